@@ -1,0 +1,305 @@
+// How fast KV pages move between two processes over UCX, beside what memory can copy.
+//
+//   transfer_bench [--mib 64] [--page-kib 64] [--unit-kib 1024] [--in-flight 16] [--rounds 5]
+//   [--scattered]
+//
+// Forks a receiver, moves --mib of KV in units of at most --unit-kib, and prints one JSON line:
+// GB/s of each round's best, of memcpy and of CRC32C in the same process and run, and of
+// ucx_perftest (ucp_am_bw) when it is installed.
+#include "common/base/crc32c.h"
+#include "common/base/random.h"
+#include "common/transfer/transport.h"
+
+#include <nlohmann/json.hpp>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <mutex>
+#include <numeric>
+
+namespace {
+
+using namespace tandem;            // NOLINT: a program
+using namespace tandem::transfer;  // NOLINT
+
+constexpr std::uint64_t kSender = 1;
+constexpr std::uint64_t kReceiver = 2;
+
+struct Options {
+  std::uint64_t mib = 64;
+  std::uint64_t page_kib = 64;
+  std::uint64_t unit_kib = 1024;
+  std::uint64_t in_flight = 16;
+  std::uint64_t rounds = 5;
+  bool scattered = false;
+};
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+TransferName name_of_round(std::uint64_t round) {
+  return {.request_id = round + 1,
+          .attempt = 0,
+          .decode_incarnation = kReceiver,
+          .slot = 0,
+          .generation = static_cast<std::uint32_t>(round + 1)};
+}
+
+/// Pages, a transport over them, and counts of what has happened.
+struct Node {
+  explicit Node(const Options& o) {
+    const std::uint64_t page_bytes = o.page_kib << 10U;
+    memory.page_count = static_cast<std::uint32_t>((o.mib << 20U) / page_bytes);
+    memory.stride_bytes = page_bytes;
+    memory.part_offsets = {0, page_bytes};
+    bytes = std::vector<std::byte>(memory.page_count * page_bytes, std::byte{1});
+    memory.base = bytes.data();
+    order.resize(memory.page_count);
+    std::iota(order.begin(), order.end(), 0U);
+    if (o.scattered) {
+      Random random(7);
+      for (std::size_t i = order.size(); i > 1; --i)
+        std::swap(order[i - 1], order[static_cast<std::size_t>(random.below(i))]);
+    }
+    auto made = make_ucx_transport(
+        memory, [this](TransportEvent&& e) { on(e); }, UcxOptions{});
+    if (!made.ok()) {
+      std::cerr << made.status().message() << "\n";
+      std::exit(1);
+    }
+    transport = std::move(made).value();
+  }
+
+  void on(const TransportEvent& event) {
+    const std::lock_guard lock(mutex);
+    if (const auto* landed_event = std::get_if<UnitLandedEvent>(&event)) {
+      landed += landed_event->crc_ok ? 1U : 0U;
+    } else if (const auto* done_event = std::get_if<SendDoneEvent>(&event)) {
+      ++done;
+      failed += done_event->status.ok() ? 0U : 1U;
+    } else if (const auto* up = std::get_if<PeerConnectedEvent>(&event)) {
+      lanes = up->transports;
+    } else if (std::holds_alternative<LandingClosedEvent>(event)) {
+      ++closed;
+    }
+    changed.notify_all();
+  }
+
+  template <class Condition>
+  bool wait(Condition condition) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(30), condition);
+  }
+
+  std::vector<std::byte> bytes;
+  PageMemory memory;
+  std::vector<std::uint32_t> order;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t landed = 0, done = 0, failed = 0, closed = 0;
+  std::string lanes;
+  std::unique_ptr<KvTransport> transport;
+};
+
+void put(int fd, const std::string& text) {
+  std::array<char, 1024> frame{};
+  const auto size = static_cast<std::uint32_t>(text.size());
+  std::memcpy(frame.data(), &size, sizeof size);
+  std::memcpy(frame.data() + sizeof size, text.data(), std::min<std::size_t>(size, 1000));
+  if (::write(fd, frame.data(), frame.size()) != static_cast<ssize_t>(frame.size())) std::exit(1);
+}
+
+std::string get(int fd) {
+  std::array<char, 1024> frame{};
+  if (::recv(fd, frame.data(), frame.size(), MSG_WAITALL) != static_cast<ssize_t>(frame.size())) {
+    std::exit(0);  // the other side has ended
+  }
+  std::uint32_t size = 0;
+  std::memcpy(&size, frame.data(), sizeof size);
+  return {frame.data() + sizeof size, std::min<std::size_t>(size, 1000)};
+}
+
+std::uint64_t units_of(const Options& o, const PageMemory& memory) {
+  const std::uint64_t unit_pages = std::max<std::uint64_t>(1, o.unit_kib / o.page_kib);
+  return (memory.page_count + unit_pages - 1) / unit_pages;
+}
+
+void receiver(const Options& o, int fd) {
+  Node node(o);
+  put(fd, node.transport->address());
+  node.transport->connect(kSender, get(fd));
+  for (std::uint64_t round = 0; round < o.rounds; ++round) {
+    node.transport->open_landing(name_of_round(round), 0, node.order);
+    put(fd, "open");
+    const std::uint64_t want = (round + 1) * units_of(o, node.memory);
+    const bool all = node.wait([&] { return node.landed >= want; });
+    put(fd, all ? "landed" : "failed");
+    node.transport->close_landing(name_of_round(round));
+    node.wait([&] { return node.closed > round; });
+  }
+  get(fd);
+}
+
+double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
+  const auto unit_pages =
+      static_cast<std::uint32_t>(std::max<std::uint64_t>(1, o.unit_kib / o.page_kib));
+  const std::uint64_t before = node.done;
+  std::uint64_t sent = 0;
+  get(fd);  // "open"
+  const double begin = seconds_now();
+  for (std::uint32_t first = 0; first < node.memory.page_count; first += unit_pages) {
+    node.wait([&] { return sent - (node.done - before) < o.in_flight; });
+    const std::uint32_t count = std::min(unit_pages, node.memory.page_count - first);
+    node.transport->send(
+        {.peer = kReceiver,
+         .header = {.name = name_of_round(round),
+                    .unit = static_cast<std::uint32_t>(sent),
+                    .first_page = first,
+                    .page_count = count,
+                    .page_offset = 0,
+                    .page_length = static_cast<std::uint32_t>(node.memory.stride_bytes),
+                    .first_part = 0,
+                    .part_count = 1,
+                    .payload_crc = 0},
+         .source_pages = {node.order.begin() + first, node.order.begin() + first + count}});
+    ++sent;
+  }
+  if (get(fd) != "landed" || node.failed > 0) {
+    std::cerr << "the transfer has failed\n";
+    std::exit(1);
+  }
+  return static_cast<double>(node.bytes.size()) / (seconds_now() - begin) * 1e-9;
+}
+
+template <class Work>
+double best_gb_per_s(std::size_t bytes, Work work) {
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    const double begin = seconds_now();
+    work();
+    best = std::max(best, static_cast<double>(bytes) / (seconds_now() - begin) * 1e-9);
+  }
+  return best;
+}
+
+/// GB/s of UCX's own benchmark with messages of the unit's size, 0 when it is not installed.
+double perftest(std::uint64_t unit_bytes) {
+  if (std::system("command -v ucx_perftest > /dev/null 2>&1") != 0) return 0;
+  const std::string port = std::to_string(20000 + system_random() % 20000);
+  const std::string arguments = " -t ucp_am_bw -f -n 400 -w 20 -s " + std::to_string(unit_bytes) +
+                                " -p " + port + " 2>/dev/null";
+  const std::string command = "(timeout 20 ucx_perftest" + arguments +
+                              " > /dev/null & sleep 0.7; timeout 20 ucx_perftest 127.0.0.1" +
+                              arguments + "; wait)";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return 0;
+  double mb_per_s = 0;
+  std::array<char, 512> line{};
+  while (std::fgets(line.data(), static_cast<int>(line.size()), pipe) != nullptr) {
+    // "Final: iterations latency(3) bandwidth(2: average, overall) rate(2)"; fewer columns with -f.
+    std::vector<double> numbers;
+    for (char* at = line.data(); *at != '\0';) {
+      char* end = at;
+      const double value = std::strtod(at, &end);
+      if (end == at) {
+        ++at;
+        continue;
+      }
+      numbers.push_back(value);
+      at = end;
+    }
+    if (numbers.size() >= 7) mb_per_s = numbers[5];
+  }
+  ::pclose(pipe);
+  return mb_per_s * 1048576.0 * 1e-9;
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    std::uint64_t* field = arg == "--mib"         ? &o.mib
+                           : arg == "--page-kib"  ? &o.page_kib
+                           : arg == "--unit-kib"  ? &o.unit_kib
+                           : arg == "--in-flight" ? &o.in_flight
+                           : arg == "--rounds"    ? &o.rounds
+                                                  : nullptr;
+    if (arg == "--scattered") {
+      o.scattered = true;
+    } else if (field != nullptr && i + 1 < argc && std::strtoull(argv[i + 1], nullptr, 10) > 0) {
+      *field = std::strtoull(argv[++i], nullptr, 10);
+    } else {
+      std::cerr << "usage: transfer_bench [--mib N] [--page-kib N] [--unit-kib N] [--in-flight N] "
+                   "[--rounds N] [--scattered]\n";
+      std::exit(2);
+    }
+  }
+  return o;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options o = parse(argc, argv);
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) return 1;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(fds[0]);
+    receiver(o, fds[1]);
+    return 0;
+  }
+  ::close(fds[1]);
+  nlohmann::json result;
+  {
+    Node node(o);
+    const std::string address = get(fds[0]);
+    put(fds[0], node.transport->address());
+    node.transport->connect(kReceiver, address);
+    double best = 0;
+    double sum = 0;
+    for (std::uint64_t round = 0; round < o.rounds; ++round) {
+      const double rate = send_round(o, node, round, fds[0]);
+      best = std::max(best, rate);
+      sum += rate;
+    }
+    std::vector<std::byte> copy(node.bytes.size(), std::byte{2});
+    const double memcpy_rate = best_gb_per_s(
+        copy.size(), [&] { std::memcpy(copy.data(), node.bytes.data(), copy.size()); });
+    std::uint32_t crc = 0;
+    const double crc_rate =
+        best_gb_per_s(copy.size(), [&] { crc ^= crc32c(copy.data(), copy.size()); });
+    const double perftest_rate = perftest(o.unit_kib << 10U);
+    result = {{"bench", "transfer"},
+              {"mib", o.mib},
+              {"page_kib", o.page_kib},
+              {"unit_kib", o.unit_kib},
+              {"in_flight", o.in_flight},
+              {"scattered", o.scattered},
+              {"transports", node.lanes},
+              {"gb_per_s_best", best},
+              {"gb_per_s_mean", sum / static_cast<double>(o.rounds)},
+              {"memcpy_gb_per_s", memcpy_rate},
+              {"crc32c_gb_per_s", crc_rate},
+              {"fraction_of_memcpy", best / memcpy_rate}};
+    if (perftest_rate > 0) {
+      result["ucx_perftest_gb_per_s"] = perftest_rate;
+      result["fraction_of_ucx_perftest"] = best / perftest_rate;
+    }
+  }
+  ::close(fds[0]);
+  ::waitpid(child, nullptr, 0);
+  std::cout << result.dump() << "\n";
+  return 0;
+}

@@ -1,0 +1,125 @@
+#include "common/api/body.h"
+
+#include "common/json/parse.h"
+
+#include <algorithm>
+
+namespace tandem::api {
+
+namespace {
+
+constexpr std::size_t kHeaderListBytesMax = 512;
+constexpr std::size_t kNameBytesMax = 64;
+
+bool is_set(const json::Value& value) {
+  switch (value.kind()) {
+    case json::Kind::kNull:
+      return false;
+    case json::Kind::kBool:
+      return *value.if_bool();
+    case json::Kind::kString:
+      return !value.if_string()->empty();
+    case json::Kind::kArray:
+      return !value.if_array()->empty();
+    case json::Kind::kObject:
+      return !value.if_object()->empty();
+    default:
+      return value.number_or_zero() != 0;
+  }
+}
+
+bool is_name_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == ':' || c == '-';
+}
+
+}  // namespace
+
+std::optional<json::Field> RequestBody::take(std::string_view name) {
+  taken_.emplace(name);
+  return root_.find(name);
+}
+
+Result<std::optional<bool>> RequestBody::take_bool(std::string_view name) {
+  const auto field = take(name);
+  if (!field) return std::optional<bool>();
+  TANDEM_TRY(const bool value, field->as_bool());
+  return std::optional<bool>(value);
+}
+
+Result<std::optional<std::int64_t>> RequestBody::take_int(std::string_view name,
+                                                          std::int64_t low,
+                                                          std::int64_t high) {
+  const auto field = take(name);
+  if (!field) return std::optional<std::int64_t>();
+  TANDEM_TRY(const std::int64_t value, field->as_int(low, high));
+  return std::optional<std::int64_t>(value);
+}
+
+Result<std::optional<double>> RequestBody::take_double(std::string_view name) {
+  const auto field = take(name);
+  if (!field) return std::optional<double>();
+  TANDEM_TRY(const double value, field->as_double());
+  return std::optional<double>(value);
+}
+
+Result<std::optional<std::string>> RequestBody::take_string(std::string_view name) {
+  const auto field = take(name);
+  if (!field) return std::optional<std::string>();
+  TANDEM_TRY(const std::string_view value, field->as_string());
+  return std::optional<std::string>(std::string(value));
+}
+
+Status RequestBody::refuse(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    const auto field = take(name);
+    if (field && is_set(field->value())) return field->error("not supported by this server");
+  }
+  return {};
+}
+
+std::vector<std::string> RequestBody::ignored() const {
+  std::vector<std::string> names;
+  const json::Object* object = root_.value().if_object();
+  if (object == nullptr) return names;
+  for (const json::Member& member : *object) {
+    if (!taken_.contains(member.key) && !member.value.is_null()) names.push_back(member.key);
+  }
+  return names;
+}
+
+Result<json::Value> parse_body(const std::string& text, const ApiLimits& limits) {
+  if (text.empty()) return invalid_argument("the request has no body, expected a JSON object");
+  auto parsed = json::parse(text,
+                            {.max_bytes = text.size(),
+                             .max_depth = limits.json_depth,
+                             .max_values = limits.json_values,
+                             .reject_duplicate_keys = false});
+  if (!parsed.ok()) {
+    // A limit of the parser is the client's doing, not a shortage that passes.
+    return invalid_argument("the request body is not acceptable JSON, " +
+                            parsed.status().message());
+  }
+  if (!parsed->is_object()) {
+    return invalid_argument("the request body is " + json::describe(*parsed) +
+                            ", expected a JSON object");
+  }
+  return std::move(parsed).value();
+}
+
+std::string header_list(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) {
+    if (out.size() > kHeaderListBytesMax) return out + ", ...";
+    if (!out.empty()) out.append(", ");
+    for (const char c : std::string_view(name).substr(0, kNameBytesMax))
+      out.push_back(is_name_char(c) ? c : '?');
+  }
+  return out;
+}
+
+bool is_request_name(std::string_view text) {
+  return !text.empty() && text.size() <= 128 && std::all_of(text.begin(), text.end(), is_name_char);
+}
+
+}  // namespace tandem::api

@@ -1,0 +1,56 @@
+// RequestBody: the JSON object of a request, and the account of which members were understood.
+#pragma once
+
+#include "common/api/api_server.h"
+#include "common/base/status.h"
+#include "common/json/field.h"
+#include "common/json/value.h"
+
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::api {
+
+/// Borrows the object. Null counts as absent everywhere.
+class RequestBody {
+ public:
+  explicit RequestBody(json::Field root) : root_(std::move(root)) {}
+
+  /// The member, unless absent or null. Its name counts as understood from now on.
+  std::optional<json::Field> take(std::string_view name);
+
+  Result<std::optional<bool>> take_bool(std::string_view name);
+  Result<std::optional<std::int64_t>> take_int(std::string_view name,
+                                               std::int64_t low,
+                                               std::int64_t high);
+  Result<std::optional<double>> take_double(std::string_view name);
+  Result<std::optional<std::string>> take_string(std::string_view name);
+
+  /// Fields that would change the output and are not built: an error naming the first one that is
+  /// set to something. Null, false, 0, "", [] and {} do not count as set.
+  Status refuse(std::initializer_list<std::string_view> names);
+
+  /// Members that nobody took.
+  [[nodiscard]] std::vector<std::string> ignored() const;
+
+  [[nodiscard]] const json::Field& root() const { return root_; }
+
+ private:
+  json::Field root_;
+  std::set<std::string, std::less<>> taken_;
+};
+
+/// Parses a request's body into an object within the limits. Errors: 400-like statuses.
+Result<json::Value> parse_body(const std::string& text, const ApiLimits& limits);
+
+/// "a, b" with characters that may stand in a header; bounded.
+std::string header_list(const std::vector<std::string>& names);
+
+/// [A-Za-z0-9._:-]{1,128}
+bool is_request_name(std::string_view text);
+
+}  // namespace tandem::api

@@ -1,0 +1,65 @@
+// Job: one client request while it runs: its sequences, their text, and the answer.
+#pragma once
+
+#include "common/api/format.h"
+#include "common/api/plan.h"
+#include "common/base/ids.h"
+#include "common/http/server.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tandem::api {
+
+/// Lives on the strand of the client's connection: events of the Generator are posted there, so it
+/// needs no lock and a slow client never holds up an engine. Kept alive by the sinks it hands out.
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  Job(std::shared_ptr<Context> context,
+      std::shared_ptr<http::ResponseWriter> writer,
+      http::Headers headers,
+      std::unique_ptr<Format> format,
+      Time started);
+
+  /// Submits everything. On the strand.
+  void start(Plan plan);
+
+ private:
+  struct Running {
+    Sequence sequence;
+    TextStream text;
+    Time first_tokens_at{};
+    std::int32_t first_token_count = 0;
+    Time last_token{};
+    bool had_token = false;
+    bool submitted = false;
+  };
+
+  void on_event(std::size_t index, core::TokenEvent&& event);
+  bool take_tokens(Running& running, core::TokenEvent& event, Delta* delta);
+  void take_finish(Running& running, const core::FinishReason& reason, Delta* delta);
+  void count_tokens(Running& running, std::int32_t tokens);
+  void emit(Running& running, const Delta& delta);
+  void end_sequence(Running& running);
+  void fail(const ApiError& error);
+  void on_disconnect();
+  void abort_rest();
+  [[nodiscard]] std::vector<Sequence> take_sequences();
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<http::ResponseWriter> writer_;
+  http::Headers headers_;
+  std::unique_ptr<Format> format_;
+  Time started_;
+  bool stream_ = false;
+  bool keep_history_ = true;
+  bool stream_open_ = false;
+  bool over_ = false;
+  std::vector<Running> running_;
+  std::size_t unfinished_ = 0;
+};
+
+}  // namespace tandem::api

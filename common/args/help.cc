@@ -1,0 +1,174 @@
+// --help, --help-all and --explain: at most 100 columns, common arguments first, then by section.
+#include "common/args/args.h"
+#include "common/args/input.h"
+#include "common/args/spec.h"
+#include "common/args/text.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem::args {
+namespace {
+
+constexpr std::size_t kColumns = 100;
+
+std::string_view about(Program program) {
+  switch (program) {
+    case Program::kRouter:
+      return "The front door: OpenAI and native HTTP APIs and gRPC, over workers that run already "
+             "or that it starts.";
+    case Program::kPrefill:
+      return "A worker that computes prompts, or with --disaggregation-mode null (the default) a "
+             "complete server.";
+    case Program::kDecode:
+      return "A worker that generates, or with --disaggregation-mode null (the default) a complete "
+             "server.";
+    case Program::kBootstrap:
+      break;
+  }
+  return "The bootstrap service by itself: where prefill workers register and decode workers find "
+         "them.";
+}
+
+std::string placeholder(const Entry& entry) {
+  constexpr std::size_t kLongest = 28;
+  if (entry.dest.size() > kLongest) return entry.type == "int" ? "N" : "VALUE";
+  std::string text = entry.dest;
+  for (char& c : text)
+    c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return text;
+}
+
+std::string usage_line(const Entry& entry) {
+  std::string text = "  " + entry.flag();
+  if (!entry.is_switch()) text += " " + placeholder(entry);
+  if (entry.arity == "1+" || entry.arity == "0+") text += " ...";
+  for (std::string_view alias : split_list(entry.spec.aliases)) {
+    // '_' for '-' goes everywhere and is not worth a word each time.
+    if (normalized(alias) == normalized(entry.spec.name)) continue;
+    text += (alias.size() == 1 ? ", -" : ", --") + std::string(alias);
+  }
+  return text + "\n";
+}
+
+std::string range_text(const Range& range) {
+  std::string text;
+  if (std::isfinite(range.min))
+    text += std::string(range.exclusive_min ? "> " : ">= ") + number_text(range.min);
+  if (std::isfinite(range.max)) {
+    text += std::string(text.empty() ? "" : " and ") + (range.exclusive_max ? "< " : "<= ") +
+            number_text(range.max);
+  }
+  if (!std::isnan(range.also_allowed)) text += " or " + number_text(range.also_allowed);
+  return text;
+}
+
+/// "int; default 16384; >= 1".
+std::string facts(const Entry& entry) {
+  std::string text = entry.type + "; default ";
+  const bool noted = entry.default_json == "null" && !entry.spec.default_note.empty();
+  text += noted                          ? std::string(entry.spec.default_note)
+          : entry.default_json == "null" ? "unset"
+                                         : entry.default_json;
+  if (!noted && !entry.spec.default_note.empty())
+    text += " (" + std::string(entry.spec.default_note) + ")";
+  const std::string range = range_text(entry.spec.range);
+  if (!range.empty()) text += "; " + range;
+  const std::string choices = joined(entry.spec.choices, ", ");
+  if (!choices.empty()) text += "; choices " + choices;
+  const std::string usable = entry.built() ? entry.ops->usable(entry.spec) : choices;
+  if (usable != choices) text += "; of these work in this build: " + usable;
+  if (!entry.spec.env.empty()) text += "; variable " + std::string(entry.spec.env);
+  if (!entry.built()) text += "; not built yet";
+  return text;
+}
+
+std::string paragraph(const Entry& entry) {
+  return usage_line(entry) + wrapped(entry.spec.help, 6, kColumns) +
+         wrapped("[" + facts(entry) + "]", 6, kColumns);
+}
+
+std::vector<std::string_view> sections_of(const std::vector<const Entry*>& entries) {
+  std::vector<std::string_view> sections;
+  for (const Entry* entry : entries) {
+    if (std::find(sections.begin(), sections.end(), entry->spec.section) == sections.end()) {
+      sections.push_back(entry->spec.section);
+    }
+  }
+  return sections;
+}
+
+}  // namespace
+
+std::string help_text(Program program, bool all) {
+  Arguments args;
+  const Registry registry(args);
+  std::vector<const Entry*> mine;
+  for (const Entry& entry : registry.entries()) {
+    if ((entry.spec.services & services_of(program)) != 0) mine.push_back(&entry);
+  }
+  std::string text = "usage: " + std::string(program_name(program)) +
+                     " [--config FILE.yaml] [--flag value ...]\n\n";
+  text += wrapped(about(program), 0, kColumns);
+  text +=
+      "The command line beats the config file, which beats environment variables, which beat "
+      "defaults.\n";
+  if (program == Program::kRouter) {
+    text += wrapped(
+        "A router that starts its own workers also takes every flag of theirs (see prefill-server "
+        "--help) "
+        "and forwards it.",
+        0,
+        kColumns);
+  }
+  text += "\nCommon\n";
+  for (const Entry* entry : mine) {
+    if (entry->spec.common && entry->built()) text += paragraph(*entry);
+  }
+  for (std::string_view section : sections_of(mine)) {
+    std::string body;
+    for (const Entry* entry : mine) {
+      if (entry->spec.section != section || entry->spec.common || (!entry->built() && !all))
+        continue;
+      body += paragraph(*entry);
+    }
+    if (!body.empty()) text += "\n" + std::string(section) + "\n" + body;
+  }
+  if (all) return text;
+  std::string rest;
+  for (const Entry* entry : mine) {
+    if (!entry->built()) rest += entry->flag() + " ";
+  }
+  if (rest.empty()) return text;
+  return text +
+         "\nKnown, but not built yet: given, the program stops (--help-all describes them)\n" +
+         wrapped(rest, 2, kColumns);
+}
+
+Result<std::string> explain_text(const Arguments& args,
+                                 const Registry& registry,
+                                 std::string_view flag,
+                                 std::string_view where) {
+  std::string_view name = flag;
+  while (name.starts_with('-'))
+    name.remove_prefix(1);
+  const Entry* entry = registry.find(name);
+  if (entry == nullptr) return invalid_argument(unrecognized(registry, args.program, flag, name));
+  std::string text = entry->flag();
+  if (!entry->built()) {
+    text += ": known, but not built yet\n";
+  } else {
+    std::string value = entry->ops->json(entry->field);
+    if (args.origin(entry->dest) == Origin::kDefault && entry->default_json == "null")
+      value = "unset";
+    if (entry->spec.secret && value != "null" && value != "unset") value = "[secret]";
+    text += " = " + value + " (" + std::string(origin_name(args.origin(entry->dest)));
+    text += where.empty() ? ")\n" : ": " + std::string(where) + ")\n";
+  }
+  text += usage_line(*entry) + wrapped(entry->spec.help, 6, kColumns) +
+          wrapped("[" + facts(*entry) + "]", 6, kColumns);
+  text += "      Taken by " + programs_text(entry->spec.services) + ".\n";
+  return text;
+}
+
+}  // namespace tandem::args

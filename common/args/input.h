@@ -1,0 +1,115 @@
+// What a person gave, before it has a type: the words of the command line, the file and the
+// environment.
+#pragma once
+
+#include "common/args/args.h"
+#include "common/args/spec.h"
+#include "common/base/status.h"
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::args {
+
+/// One argument from one source.
+struct Given {
+  const Entry* entry = nullptr;
+  Origin origin = Origin::kCli;
+  std::string where;  ///< spelling on the command line, "file:line:column", or variable name
+  std::vector<Words> occurrences;  ///< never empty; the words of a switch may be
+
+  /// For messages: "" for the command line, " (config.yaml:3:7)", " (environment variable
+  /// TP_SIZE)".
+  [[nodiscard]] std::string suffix() const;
+};
+
+/// Everything that was wrong, to be reported together.
+class Errors {
+ public:
+  void add(std::string text) { texts_.push_back(std::move(text)); }
+
+  /// "argument --x: <text><suffix>"; remembers that the argument has no usable value.
+  void add(const Entry& entry, std::string_view text, std::string_view suffix = "");
+
+  /// Where the value in force of `dest` came from, for checks that are made after all sources are
+  /// merged.
+  void remember_place(const std::string& dest, std::string suffix) {
+    places_[dest] = std::move(suffix);
+  }
+
+  [[nodiscard]] bool empty() const { return texts_.empty(); }
+
+  /// More errors are only counted, so nobody needs to look for words for them.
+  [[nodiscard]] bool is_full() const { return texts_.size() >= kShownMax; }
+
+  [[nodiscard]] bool failed(std::string_view dest) const {
+    return failed_.count(std::string(dest)) > 0;
+  }
+
+  /// One "<program>: error: <text>" line each; after 20 only their number.
+  [[nodiscard]] std::string report(Program program) const;
+
+ private:
+  static constexpr std::size_t kShownMax = 20;
+
+  std::vector<std::string> texts_;
+  std::set<std::string> failed_;
+  std::map<std::string, std::string> places_;
+};
+
+/// Most words of a command line.
+inline constexpr int kWordCountMax = 16384;
+
+/// One flag with the words that follow it.
+struct Occurrence {
+  const Entry* entry = nullptr;
+  Words words;
+};
+
+struct SplitWords {
+  std::vector<Occurrence> occurrences;  ///< in the order of the command line
+  Words strays;                         ///< words that no flag takes
+};
+
+/// CLI11's part: `words` into options. Each flag among them is spelled with dashes, is a name or
+/// alias of one of `entries`, and has a word behind it when it is --explain; no value is named
+/// "--".
+Result<SplitWords> split_words(const std::vector<const Entry*>& entries,
+                               std::vector<std::string> words);
+
+/// Splits argv into arguments. Knows arity and spelling, nothing of values.
+std::vector<Given> scan_command_line(
+    const Registry& registry, Program program, int argc, const char* const* argv, Errors& errors);
+
+/// Reads the YAML file. Keys nobody knows are errors; the rest is returned, whoever takes it.
+std::vector<Given> read_config_file(const Registry& registry,
+                                    Program program,
+                                    const std::string& path,
+                                    Errors& errors);
+
+/// Values of variables that entries name.
+std::vector<Given> read_environment(const Registry& registry, const Environment& environment);
+
+/// "unrecognized argument: --x (did you mean --y?)".
+std::string unrecognized(const Registry& registry,
+                         Program program,
+                         std::string_view spelled,
+                         std::string_view name);
+
+/// Cross-checks and derived values, after every source has been applied.
+void resolve(Arguments& args,
+             const Registry& registry,
+             const Environment& environment,
+             Errors& errors);
+
+/// The text of --explain.
+Result<std::string> explain_text(const Arguments& args,
+                                 const Registry& registry,
+                                 std::string_view flag,
+                                 std::string_view where);
+
+}  // namespace tandem::args

@@ -1,0 +1,304 @@
+// Cross-checks between arguments, and the values that follow from others.
+#include "common/args/input.h"
+#include "common/args/text.h"
+
+#include <string>
+
+namespace tandem::args {
+namespace {
+
+constexpr std::uint64_t kGigabyte = 1000ULL * 1000 * 1000;
+constexpr std::uint32_t kSeedMax = 1U << 30U;
+
+class Resolver {
+ public:
+  Resolver(Arguments& args,
+           const Registry& registry,
+           const Environment& environment,
+           Errors& errors)
+      : a_(args), registry_(registry), environment_(environment), errors_(errors) {}
+
+  void run() {
+    check_texts();
+    if (a_.program == Program::kBootstrap) {
+      bootstrap_ports();
+      return;
+    }
+    const bool router = a_.program == Program::kRouter;
+    if (router) {
+      router_addresses();
+      router_policies();
+      no_op("prefill_round_robin_balance",
+            "the router itself tells decode which prefill worker has a request");
+    }
+    require_model();
+    names();
+    if (!router || !a_.router.has_worker_addresses()) engine();
+    if (!router) worker();
+  }
+
+ private:
+  [[nodiscard]] bool given(std::string_view dest) const { return a_.is_explicit(dest); }
+
+  [[nodiscard]] bool usable(std::string_view dest) const { return !errors_.failed(dest); }
+
+  void computed(std::string_view dest) { a_.origins[std::string(dest)] = Origin::kComputed; }
+
+  void fail(std::string_view dest, const std::string& text) {
+    errors_.add(*registry_.find_dest(dest), text);
+  }
+
+  void note(NoteLevel level, std::string text) { a_.notes.push_back({level, std::move(text)}); }
+
+  void no_op(std::string_view dest, std::string_view why) {
+    if (given(dest))
+      note(NoteLevel::kInfo,
+           registry_.find_dest(dest)->flag() + " has no effect: " + std::string(why));
+  }
+
+  void check_texts() {
+    if (a_.server.api_key && a_.server.api_key->empty()) fail("api_key", "empty key");
+    // A key travels in a header line.
+    if (a_.server.api_key &&
+        a_.server.api_key->find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) {
+      fail("api_key", "the key holds a line break");
+    }
+    if (given("served_model_name") && a_.server.served_model_name.find(':') != std::string::npos) {
+      fail("served_model_name",
+           "':' is reserved for model:adapter, got " + shown(a_.server.served_model_name));
+    }
+    for (const std::string_view dest :
+         {"host", "model_path", "tokenizer_path", "served_model_name"}) {
+      if (given(dest) &&
+          registry_.find_dest(dest)->ops->json(registry_.find_dest(dest)->field) == "\"\"") {
+        fail(dest, "empty value");
+      }
+    }
+    if (a_.server.grpc_port && *a_.server.grpc_port != 0 &&
+        *a_.server.grpc_port == a_.server.port) {
+      fail("grpc_port", "is the same as --port; leave it out to serve both on one port");
+    }
+  }
+
+  /// The bootstrap-server has one port with two names.
+  void bootstrap_ports() {
+    DisaggregationOptions& pd = a_.disaggregation;
+    if (!given("port")) {
+      a_.server.port = pd.bootstrap_port;
+      computed("port");
+    } else if (!given("disaggregation_bootstrap_port")) {
+      pd.bootstrap_port = a_.server.port;
+      computed("disaggregation_bootstrap_port");
+    } else if (pd.bootstrap_port != a_.server.port) {
+      fail("disaggregation_bootstrap_port",
+           std::to_string(pd.bootstrap_port) + " contradicts --port " +
+               std::to_string(a_.server.port) + "; bootstrap-server listens on one port");
+    }
+  }
+
+  void router_addresses() {
+    const RouterOptions& r = a_.router;
+    const bool addresses = r.has_worker_addresses();
+    if (r.pd_disaggregation && !r.worker_urls.empty()) {
+      fail("worker_urls", "excludes --pd-disaggregation; give --prefill and --decode instead");
+    }
+    if (!r.pd_disaggregation && !r.prefill.empty()) fail("prefill", "needs --pd-disaggregation");
+    if (!r.pd_disaggregation && !r.decode.empty()) fail("decode", "needs --pd-disaggregation");
+    if (r.pd_disaggregation && r.prefill.empty() != r.decode.empty() && usable("prefill") &&
+        usable("decode")) {
+      fail(r.prefill.empty() ? "decode" : "prefill",
+           std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
+               " beside it");
+    }
+    if (!given("prefill_workers")) return;
+    if (addresses) fail("prefill_workers", "applies to workers that the router starts");
+    if (!r.pd_disaggregation) fail("prefill_workers", "needs --pd-disaggregation");
+  }
+
+  void router_policies() {
+    RouterOptions& r = a_.router;
+    const bool by_method = given("load_balance_method");
+    const RoutingPolicy method = a_.parallel.load_balance_method == LoadBalanceMethod::kRoundRobin
+                                     ? RoutingPolicy::kRoundRobin
+                                     : RoutingPolicy::kLeastLoad;
+    if (given("policy") && by_method && r.policy != method &&
+        a_.origin("policy") == a_.origin("load_balance_method")) {
+      fail("policy",
+           std::string(to_string(r.policy)) +
+               " contradicts --load-balance-method; give one of the two");
+    }
+    if (!given("policy")) {
+      if (by_method) r.policy = method;
+      computed("policy");
+    }
+    for (const auto& [dest, field] :
+         {std::pair<std::string_view, RoutingPolicy*>{"prefill_policy", &r.prefill_policy},
+          {"decode_policy", &r.decode_policy}}) {
+      if (!given(dest)) {
+        *field = r.policy;
+        computed(dest);
+      } else if (!r.pd_disaggregation) {
+        fail(dest, "needs --pd-disaggregation");
+      }
+    }
+  }
+
+  void require_model() {
+    if (given("model_path") || errors_.failed("model_path")) return;
+    const bool router = a_.program == Program::kRouter;
+    if (router && a_.router.has_worker_addresses()) return;
+    const bool addresses_failed = !usable("worker_urls") || !usable("prefill") || !usable("decode");
+    if (router && addresses_failed) return;
+    errors_.add(std::string("the argument --model-path is required") +
+                (router ? ", or the addresses of running workers (--worker-urls, or "
+                          "--pd-disaggregation with --prefill "
+                          "and --decode)"
+                        : ""));
+  }
+
+  void names() {
+    if (!given("tokenizer_path") && given("model_path")) {
+      a_.model.tokenizer_path = a_.model.model_path;
+      computed("tokenizer_path");
+    }
+    if (!given("served_model_name") && given("model_path")) {
+      a_.server.served_model_name = a_.model.model_path;
+      computed("served_model_name");
+    }
+  }
+
+  void engine() {
+    RuntimeOptions& run = a_.runtime;
+    if (a_.parallel.tp_size != 1 && usable("tp_size")) {
+      fail("tp_size",
+           std::to_string(a_.parallel.tp_size) +
+               " is not built yet; a worker of this build runs 1 rank, and router --dp N runs N "
+               "workers");
+    }
+    if (run.attention_backend == AttentionBackend::kIntelAmx && !environment_.has_amx) {
+      note(NoteLevel::kWarning,
+           "--attention-backend intel_amx needs AMX, which this CPU lacks; using torch_native");
+      run.attention_backend = AttentionBackend::kTorchNative;
+    }
+    if (!given("attention_backend")) {
+      run.attention_backend =
+          environment_.has_amx ? AttentionBackend::kIntelAmx : AttentionBackend::kTorchNative;
+    }
+    for (const std::string_view dest :
+         {"device", "attention_backend", "sampling_backend", "grammar_backend"}) {
+      if (!given(dest)) computed(dest);
+    }
+    if (!given("random_seed")) {
+      run.random_seed = static_cast<std::uint32_t>(environment_.entropy % (kSeedMax + 1ULL));
+      computed("random_seed");
+    }
+    if (!given("compute_threads")) {
+      run.compute_threads = environment_.cpu_count == 0 ? 1 : environment_.cpu_count;
+      computed("compute_threads");
+    }
+    if (!given("mem_fraction_static")) computed("mem_fraction_static");
+    no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
+    sizes();
+  }
+
+  [[nodiscard]] std::int64_t chunk_by_memory() const {
+    const std::uint64_t memory = environment_.memory_bytes;
+    if (memory == 0) return 4096;
+    if (memory < 35 * kGigabyte) return 2048;
+    if (memory < 60 * kGigabyte) return 4096;
+    return memory < 160 * kGigabyte ? 8192 : 16384;
+  }
+
+  void sizes() {
+    SchedulingOptions& sched = a_.scheduling;
+    const std::uint32_t page = a_.kv_cache.page_size;
+    if (!given("chunked_prefill_size")) {
+      const std::int64_t chunk = chunk_by_memory();
+      sched.chunked_prefill_size = page == 0 || chunk < page ? page : chunk / page * page;
+      computed("chunked_prefill_size");
+    }
+    const bool decode_role = a_.disaggregation.mode == DisaggregationMode::kDecode;
+    const bool sizes_usable = usable("chunked_prefill_size") && usable("page_size");
+    if (sizes_usable && !decode_role && sched.chunked_prefill_size > 0 &&
+        sched.chunked_prefill_size % page != 0) {
+      fail("chunked_prefill_size",
+           std::to_string(sched.chunked_prefill_size) +
+               " is not -1 and not a multiple of the page size " + std::to_string(page));
+    }
+    if (a_.kv_cache.max_total_tokens && *a_.kv_cache.max_total_tokens < page &&
+        usable("page_size")) {
+      fail("max_total_tokens",
+           std::to_string(*a_.kv_cache.max_total_tokens) +
+               " is smaller than one page (--page-size " + std::to_string(page) + ")");
+    }
+  }
+
+  void worker() {
+    const DisaggregationOptions& pd = a_.disaggregation;
+    const bool contradicts = a_.program == Program::kPrefill
+                                 ? pd.mode == DisaggregationMode::kDecode
+                                 : pd.mode == DisaggregationMode::kPrefill;
+    if (contradicts && usable("disaggregation_mode")) {
+      fail("disaggregation_mode",
+           std::string(to_string(pd.mode)) +
+               " contradicts the executable (prefill-server: prefill or null, decode-server: "
+               "decode or null)");
+    }
+    const std::uint32_t replicas = a_.parallel.dp_size;
+    if (replicas != 1 && usable("dp_size")) {
+      fail("dp_size",
+           std::to_string(replicas) + " is not built yet inside one worker; router --dp " +
+               std::to_string(replicas) + " starts " + std::to_string(replicas) + " workers");
+    }
+    no_op("load_balance_method", "there is one copy of the model");
+    no_op("prefill_round_robin_balance", "there is one copy of the model");
+    if (pd.mode == DisaggregationMode::kNull) {
+      for (const Entry& entry : registry_.entries()) {
+        if (entry.spec.pd_only) no_op(entry.dest, "--disaggregation-mode is null");
+      }
+      return;
+    }
+    worker_bootstrap();
+  }
+
+  void worker_bootstrap() {
+    DisaggregationOptions& pd = a_.disaggregation;
+    const bool prefill = a_.program == Program::kPrefill;
+    if (pd.bootstrap_address) {
+      const Status address = check_host_port(*pd.bootstrap_address);
+      if (!address.ok()) fail("disaggregation_bootstrap_address", address.message());
+      if (a_.origin("disaggregation_bootstrap_port") == Origin::kCli) {
+        fail("disaggregation_bootstrap_port",
+             "excludes --disaggregation-bootstrap-address: with an outside service the embedded "
+             "one does not run");
+      }
+      return;
+    }
+    if (!prefill) return;
+    // --port 0 asks the system for every port that nobody named.
+    if (a_.server.port == 0 && !given("disaggregation_bootstrap_port")) {
+      pd.bootstrap_port = 0;
+      computed("disaggregation_bootstrap_port");
+    }
+    const bool same = pd.bootstrap_port != 0 && pd.bootstrap_port == a_.server.port;
+    if (same && usable("port") && usable("disaggregation_bootstrap_port")) {
+      fail("disaggregation_bootstrap_port", std::to_string(pd.bootstrap_port) + " is also --port");
+    }
+  }
+
+  Arguments& a_;
+  const Registry& registry_;
+  const Environment& environment_;
+  Errors& errors_;
+};
+
+}  // namespace
+
+void resolve(Arguments& args,
+             const Registry& registry,
+             const Environment& environment,
+             Errors& errors) {
+  Resolver(args, registry, environment, errors).run();
+}
+
+}  // namespace tandem::args

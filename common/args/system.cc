@@ -1,0 +1,93 @@
+// What this process may use: variables, cores, memory, CPU features.
+#include "common/args/args.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace tandem::args {
+namespace {
+
+std::uint32_t affinity_count() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    return static_cast<std::uint32_t>(CPU_COUNT(&set));
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? static_cast<std::uint32_t>(online) : 1;
+}
+
+/// cpu.max of cgroup v2 is "<quota> <period>" or "max <period>".
+std::uint32_t cgroup_cpu_count(std::uint32_t count) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0;
+  double period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return count;
+  const auto allowed =
+      static_cast<std::uint32_t>(std::max(1.0, std::min(quota / period + 0.5, 65536.0)));
+  return std::min(count, allowed);
+}
+
+std::uint64_t memory_limit() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGE_SIZE);
+  std::uint64_t bytes = 0;
+  if (pages > 0 && page_bytes > 0)
+    bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream file(path);
+    std::uint64_t limit = 0;
+    if (file >> limit && limit > 0 && (bytes == 0 || limit < bytes)) bytes = limit;
+  }
+  return bytes;
+}
+
+/// AMX tiles and bf16 products, switched on by the kernel (XCR0 bits 17 and 18).
+bool amx_available() {
+#if defined(__x86_64__)
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & (1U << 27U)) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kAmxBits = (1U << 24U) | (1U << 22U);
+  if ((d & kAmxBits) != kAmxBits) return false;
+  unsigned low = 0;
+  unsigned high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned kTileState = (1U << 17U) | (1U << 18U);
+  return (low & kTileState) == kTileState;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+Environment Environment::system() {
+  Environment environment;
+  environment.variable = [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+  };
+  environment.cpu_count = std::max(1U, cgroup_cpu_count(affinity_count()));
+  environment.memory_bytes = memory_limit();
+  environment.has_amx = amx_available();
+  std::random_device device;
+  environment.entropy = (static_cast<std::uint64_t>(device()) << 32U) | device();
+  return environment;
+}
+
+}  // namespace tandem::args

@@ -1,0 +1,170 @@
+#include "common/balance/balance.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+namespace tandem::balance {
+
+namespace {
+
+struct NameRow {
+  std::string_view name;
+  Method method;
+};
+
+// The first name of a method is the one that is printed.
+constexpr std::array kNames = {
+    NameRow{"random", Method::kRandom},
+    NameRow{"round_robin", Method::kRoundRobin},
+    NameRow{"least_load", Method::kLeastLoad},
+    NameRow{"shortest_queue", Method::kLeastLoad},
+    NameRow{"minimum_tokens", Method::kMinimumTokens},
+};
+
+using Indices = std::vector<std::size_t>;
+using Score = std::pair<std::int64_t, std::int64_t>;
+
+bool is_excluded(const Candidate& worker, const Demand& demand) {
+  return std::ranges::find(demand.excluded, worker.id) != demand.excluded.end();
+}
+
+bool has_room(const Candidate& worker, std::int64_t tokens) {
+  // Without a report nothing speaks against it.
+  if (worker.load.total_tokens <= 0) return true;
+  const std::int64_t held = worker.load.used_tokens + worker.unreported_tokens;
+  return worker.load.total_tokens - held >= tokens;
+}
+
+Indices eligible(std::span<const Candidate> workers, const Demand& demand) {
+  Indices all;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    if (workers[i].usable && !is_excluded(workers[i], demand)) all.push_back(i);
+  }
+  Indices roomy;
+  std::ranges::copy_if(all, std::back_inserter(roomy), [&](std::size_t i) {
+    return has_room(workers[i], demand.tokens);
+  });
+  return roomy.empty() ? all : roomy;
+}
+
+Score score(Method method, const Candidate& worker) {
+  const std::int64_t requests =
+      worker.load.running_requests + worker.load.waiting_requests + worker.unreported_requests;
+  const std::int64_t tokens = worker.load.used_tokens + worker.unreported_tokens;
+  return method == Method::kLeastLoad ? Score{requests, tokens} : Score{tokens, requests};
+}
+
+Indices lowest(Method method, std::span<const Candidate> workers, const Indices& indices) {
+  Indices best;
+  std::optional<Score> best_score;
+  for (const std::size_t i : indices) {
+    const Score s = score(method, workers[i]);
+    if (!best_score || s < *best_score) {
+      best.clear();
+      best_score = s;
+    }
+    if (s == *best_score) best.push_back(i);
+  }
+  return best;
+}
+
+// The next id after the last one, in a circle: fair whatever comes and goes in between.
+std::size_t next_in_turn(std::span<const Candidate> workers,
+                         const Indices& indices,
+                         const Turn& turn) {
+  const auto rank = [&](std::size_t i) {
+    const bool later = !turn.any || workers[i].id > turn.last_id;
+    return std::pair<bool, std::uint64_t>(!later, workers[i].id);
+  };
+  return *std::ranges::min_element(indices, {}, rank);
+}
+
+Status nobody(std::string_view side, std::span<const Candidate> workers, const Demand& demand) {
+  const auto usable = std::ranges::count_if(workers, [](const Candidate& w) { return w.usable; });
+  const auto tried =
+      std::ranges::count_if(workers, [&](const Candidate& w) { return is_excluded(w, demand); });
+  return unavailable(
+      "no " + std::string(side) + " can take the request: " + std::to_string(workers.size()) +
+      " known, " + std::to_string(usable) + " usable, " + std::to_string(tried) + " tried already");
+}
+
+Result<std::size_t> pick_named(std::string_view side,
+                               Method method,
+                               std::span<const Candidate> workers,
+                               const Demand& demand,
+                               Turn& turn) {
+  Indices indices = eligible(workers, demand);
+  if (indices.empty()) return nobody(side, workers, demand);
+  std::size_t chosen = 0;
+  if (method == Method::kRandom) {
+    chosen = indices[turn.random.below(indices.size())];
+  } else {
+    if (method != Method::kRoundRobin) indices = lowest(method, workers, indices);
+    chosen = next_in_turn(workers, indices, turn);
+  }
+  turn.any = true;
+  turn.last_id = workers[chosen].id;
+  return chosen;
+}
+
+}  // namespace
+
+Result<Method> parse_method(std::string_view name) {
+  std::string choices;
+  for (const NameRow& row : kNames) {
+    if (row.name == name) return row.method;
+    choices += (choices.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return invalid_argument("policy: found '" + std::string(name) + "', expected one of " + choices);
+}
+
+std::string_view method_name(Method method) {
+  for (const NameRow& row : kNames) {
+    if (row.method == method) return row.name;
+  }
+  return "unknown";
+}
+
+Result<std::size_t> pick(Method method,
+                         std::span<const Candidate> workers,
+                         const Demand& demand,
+                         Turn& turn) {
+  return pick_named("worker", method, workers, demand, turn);
+}
+
+Result<Pair> pick_pair(const PairMethods& methods,
+                       std::span<const Candidate> prefill,
+                       std::span<const Candidate> decode,
+                       const Demand& demand,
+                       PairTurns& turns) {
+  std::vector<Candidate> sources(prefill.begin(), prefill.end());
+  for (Candidate& source : sources) {
+    source.usable = source.usable && std::ranges::any_of(decode, [&](const Candidate& w) {
+                      return w.usable && w.group == source.group && !is_excluded(w, demand);
+                    });
+  }
+  const bool any_decode = std::ranges::any_of(
+      decode, [&](const Candidate& w) { return w.usable && !is_excluded(w, demand); });
+  if (!any_decode) return nobody("decode worker", decode, demand);
+  Turn prefill_turn = turns.prefill;
+  TANDEM_TRY(const std::size_t source,
+             pick_named("prefill worker", methods.prefill, sources, demand, prefill_turn));
+  std::vector<Candidate> sinks(decode.begin(), decode.end());
+  for (Candidate& sink : sinks)
+    sink.usable = sink.usable && sink.group == sources[source].group;
+  if (turns.decode.size() >= PairTurns::kGroupsMax) turns.decode.clear();
+  Turn& decode_turn = turns.decode.try_emplace(sources[source].group, turns.seed + 1).first->second;
+  TANDEM_TRY(const std::size_t sink,
+             pick_named("decode worker", methods.decode, sinks, demand, decode_turn));
+  turns.prefill = prefill_turn;
+  return Pair{.prefill = source, .decode = sink};
+}
+
+std::uint32_t dp_rank_of_room(std::uint64_t room, std::uint32_t dp_size) {
+  TANDEM_CHECK(dp_size > 0, "dp_rank_of_room");
+  return static_cast<std::uint32_t>(room % dp_size);
+}
+
+}  // namespace tandem::balance

@@ -1,0 +1,19 @@
+// CRC32C (Castagnoli, RFC 3720 appendix B.4) of KV units on the wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+/// CRC of `size` bytes at `data`, continuing from `crc` (0 to start). Hardware instruction where
+/// there is one.
+std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
+
+/// The table version: oracle of the tests.
+std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t crc = 0);
+
+/// CRC of A followed by B, from crc(A), crc(B) and the length of B.
+std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::size_t size_b);
+
+}  // namespace tandem

@@ -1,0 +1,20 @@
+#include "common/core/request.h"
+
+#include "common/base/random.h"
+
+#include <fmt/format.h>
+
+namespace tandem::core {
+
+std::string to_string(RequestId id) {
+  return fmt::format("{:016x}", id.value);
+}
+
+RequestId draw_request_id() {
+  std::uint64_t value = 0;
+  while (value == 0)
+    value = system_random() >> 1U;
+  return {value};
+}
+
+}  // namespace tandem::core

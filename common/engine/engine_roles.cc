@@ -1,0 +1,153 @@
+// What comes into the engine: requests, aborts, and both sides of a transfer.
+#include "common/engine/engine_impl.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace tandem::engine {
+
+OutputLimits Engine::Impl::output_limits() const {
+  return {.eos_token_ids = executor->info().eos_token_ids,
+          .token_limit =
+              std::min<std::int64_t>(options.context_length, scheduler.capacity_tokens() + 1)};
+}
+
+Status Engine::Impl::check_id_is_free(core::RequestId id) const {
+  if (!generations_.contains(id)) return {};
+  return already_exists("request " + core::to_string(id) + " is here already");
+}
+
+Generation* Engine::Impl::find(core::RequestId id) {
+  const auto found = generations_.find(id);
+  return found == generations_.end() ? nullptr : found->second.get();
+}
+
+Status Engine::Impl::submit(core::Request request,
+                            core::EventSink sink,
+                            PrefillObserver* observer) {
+  TANDEM_TRY(check_id_is_free(request.id));
+  TANDEM_TRY(check_request(request, executor->info().vocab_size));
+  sched::NewSequence spec;
+  auto generation = std::make_unique<Generation>(std::move(request), output_limits(), &spec);
+  generation->sink = std::move(sink);
+  generation->observer = observer;
+  generation->prefill_role = observer != nullptr;
+  generation->submitted = options.clock->now();
+  spec.prefill_only = generation->prefill_role;
+  const core::RequestId id = generation->id();
+  if (generation->ended_before && generation->next_prompt_row == kNoMatchLimit) {
+    ended_before_.push_back(id);
+  } else {
+    TANDEM_TRY(generation->sequence, scheduler.add(std::move(spec)));
+  }
+  deadline_count_ += generation->request.deadline ? 1 : 0;
+  generations_.emplace(id, std::move(generation));
+  return {};
+}
+
+void Engine::Impl::abort(core::RequestId id, const Status& why) {
+  Generation* generation = find(id);
+  if (generation == nullptr) return;
+  const bool keeps_pages = generation->prefill_role;
+  if (!generation->reported) fail(*generation, why);
+  // fail() has erased all others.
+  if (keeps_pages) erase(*generation);
+}
+
+void Engine::Impl::release_prefill(core::RequestId id) {
+  Generation* generation = find(id);
+  if (generation != nullptr && generation->prefill_role) erase(*generation);
+}
+
+Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
+  TANDEM_TRY(check_id_is_free(request.id));
+  TANDEM_TRY(check_request(request, executor->info().vocab_size));
+  sched::NewSequence spec;
+  auto generation = std::make_unique<Generation>(request, output_limits(), &spec);
+  if (generation->ended_before) {
+    return invalid_argument("request " + core::to_string(request.id) +
+                            ": its output is complete, there is nothing to decode");
+  }
+  // Logprobs of the prompt are the prefill side's; here the whole prompt may be cached.
+  generation->next_prompt_row = kNoMatchLimit;
+  generation->prompt_logprobs.clear();
+  spec.match_limit = kNoMatchLimit;
+  TANDEM_TRY(generation->sequence, scheduler.reserve(std::move(spec)));
+  const kv::PageTable& table = generation->sequence->pages;
+  const Reservation reservation{.matched_tokens = generation->sequence->computed,
+                                .page_count = static_cast<std::int32_t>(table.pages.size()) -
+                                              static_cast<std::int32_t>(table.shared_count)};
+  generation->submitted = options.clock->now();
+  deadline_count_ += generation->request.deadline ? 1 : 0;
+  generations_.emplace(request.id, std::move(generation));
+  return reservation;
+}
+
+Result<sched::Sequence*> Engine::Impl::reserved_sequence(core::RequestId id) {
+  sched::Sequence* sequence = scheduler.find(id);
+  if (sequence == nullptr) return not_found("request " + core::to_string(id) + " is not here");
+  if (sequence->phase != sched::Phase::kReserved) {
+    return failed_precondition("request " + core::to_string(id) + " holds no reservation");
+  }
+  return sequence;
+}
+
+Status Engine::Impl::adopt(core::RequestId id, const AdoptState& state, core::EventSink sink) {
+  TANDEM_TRY(sched::Sequence * sequence, reserved_sequence(id));
+  if (state.first_token < 0 || state.first_token >= executor->info().vocab_size) {
+    return invalid_argument("first_token: " + std::to_string(state.first_token) +
+                            " is outside the vocabulary");
+  }
+  Generation& generation = *find(id);
+  const std::int32_t output_count = generation.resumed_count + 1;
+  if (finish_of(generation, state.first_token, output_count)) {
+    cancel_reservation(id, sequence->token_count());
+    return {};
+  }
+  scheduler.adopt(*sequence, state.first_token);
+  if (generation.keeps_counts) ++generation.counts[state.first_token];
+  generation.sink = std::move(sink);
+  generation.cached_tokens = state.cached_tokens;
+  generation.timings = state.timings;
+  generation.started = options.clock->now();
+  generation.sent_any = true;
+  generation.pending.first_index = output_count;
+  return {};
+}
+
+void Engine::Impl::cancel_reservation(core::RequestId id, std::int32_t verified_tokens) {
+  const auto sequence = reserved_sequence(id);
+  if (!sequence.ok()) return;
+  scheduler.cancel_reservation(**sequence, verified_tokens);
+  Generation& generation = *find(id);
+  generation.sequence = nullptr;
+  erase(generation);
+}
+
+void Engine::Impl::fail(Generation& generation, const Status& why) {
+  generation.reported = true;
+  if (generation.prefill_role) {
+    if (generation.sequence != nullptr) scheduler.hold(*generation.sequence);
+    generation.observer->ended(generation.id(), why);
+    return;
+  }
+  if (generation.sink) {
+    send(generation, finish_reason(core::FinishKind::kAbort, std::nullopt, why));
+  }
+  erase(generation);
+}
+
+void Engine::Impl::erase(Generation& generation) {
+  if (generation.sequence != nullptr) {
+    // A reservation's pages hold nothing that was verified.
+    scheduler.finish(
+        *generation.sequence,
+        generation.discard ? sched::Scheduler::Keep::kNothing : sched::Scheduler::Keep::kComputed);
+  }
+  deadline_count_ -= generation.request.deadline ? 1 : 0;
+  std::erase(ended_before_, generation.id());
+  generations_.erase(generation.id());
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,569 @@
+#include "common/fleet/fleet.h"
+
+#include "common/base/random.h"
+#include "common/obs/log.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::fleet {
+namespace {
+
+constexpr std::size_t kInboxMax = 1U << 16U;
+constexpr Duration kTurn = milliseconds(50);
+constexpr Duration kBackoffFirst = milliseconds(50);
+constexpr Duration kBackoffMax = seconds(2);
+
+}  // namespace
+
+/// One life of one worker: gRPC threads in, the fleet thread out.
+class Fleet::Handler final : public rpc::SessionClientHandler {
+ public:
+  /// The inbox is shared: the last callback may come when the fleet is gone, and a closed inbox
+  /// takes nothing.
+  Handler(Fleet* fleet, WorkerKey key) : fleet_(fleet), inbox_(fleet->inbox_), key_(key) {}
+
+  void on_hello(rpc::WorkerInfo&& info) override {
+    inbox_->push([fleet = fleet_, key = key_, info = std::move(info)]() mutable {
+      fleet->on_hello(key, std::move(info));
+    });
+  }
+
+  void on_step(std::vector<core::TokenEvent>&& events, const core::Load& load) override {
+    const auto shared = std::make_shared<std::vector<core::TokenEvent>>(std::move(events));
+    inbox_->push([fleet = fleet_, key = key_, shared, load] {
+      fleet->on_heard(key, load);
+      std::vector<FlightAction> actions;
+      for (core::TokenEvent& event : *shared) {
+        fleet->flights_.on_event(key, std::move(event), steady_clock().now(), actions);
+      }
+      fleet->apply(actions);
+    });
+  }
+
+  void on_tick(const core::Load& load) override {
+    inbox_->push([fleet = fleet_, key = key_, load] { fleet->on_heard(key, load); });
+  }
+
+  void on_rejected(core::RequestId id, std::uint32_t /*attempt*/, const Status& why) override {
+    inbox_->push([fleet = fleet_, key = key_, id, why] {
+      std::vector<FlightAction> actions;
+      fleet->flights_.on_rejected(key, id, why, steady_clock().now(), actions);
+      fleet->apply(actions);
+    });
+  }
+
+  void on_flushed(const Status& result) override {
+    inbox_->push([fleet = fleet_, key = key_, result] { fleet->flushed(key, result); });
+  }
+
+  void on_closed(const Status& status) override {
+    inbox_->push([fleet = fleet_, key = key_, status] { fleet->on_closed(key, status); });
+  }
+
+ private:
+  Fleet* fleet_;  // for tasks alone: they run on its thread or not at all
+  std::shared_ptr<Inbox> inbox_;
+  WorkerKey key_;
+};
+
+Fleet::Fleet(FleetOptions options)
+    : options_(std::move(options)),
+      incarnation_(system_random() | 1U),
+      inbox_(std::make_shared<Inbox>(kInboxMax)),
+      probe_inbox_(1024),
+      turn_(options_.random_seed),
+      pair_turns_(options_.random_seed),
+      flights_({}, [this](const core::Request& request, const std::set<WorkerKey>& tried) {
+        return pick(request, tried);
+      }) {
+  published_.ready = unavailable("the router is starting");
+}
+
+Fleet::~Fleet() {
+  stop();
+}
+
+void Fleet::start() {
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "fleet");
+  probe_thread_ = std::thread([this] {
+    while (!probe_inbox_.closed()) {
+      if (auto task = probe_inbox_.pop(seconds(1))) (*task)();
+    }
+  });
+  pthread_setname_np(probe_thread_.native_handle(), "probe");
+}
+
+void Fleet::stop() {
+  draining_ = true;
+  if (thread_.joinable()) {
+    post([this] {
+      std::vector<FlightAction> actions;
+      flights_.abort_all(unavailable("the router is shutting down"), actions);
+      apply(actions);
+      for (Waiting& waiting : std::exchange(queue_, {})) {
+        waiting.sink(failed_event(waiting.request.id, unavailable("the router is shutting down")));
+      }
+      finish_flush(unavailable("the router is shutting down"));
+      for (auto& [number, worker] : workers_) {
+        if (worker.client) worker.client->cancel(cancelled("the router is shutting down"));
+      }
+    });
+    inbox_->close();
+    thread_.join();
+  }
+  probe_inbox_.close();
+  if (probe_thread_.joinable()) probe_thread_.join();
+  workers_.clear();
+}
+
+void Fleet::post(std::function<void()> task) {
+  inbox_->push(std::move(task));
+}
+
+std::uint64_t Fleet::add_worker(WorkerAddress address) {
+  const std::uint64_t number = number_source_.fetch_add(1);
+  post([this, number, address = std::move(address)] {
+    Worker& worker = workers_[number];
+    worker.address = address;
+    worker.retry_at = steady_clock().now();
+  });
+  return number;
+}
+
+void Fleet::remove_worker(std::uint64_t number) {
+  post([this, number] {
+    const auto found = workers_.find(number);
+    if (found == workers_.end()) return;
+    lose(found->second, unavailable("the worker was removed"));
+    workers_.erase(number);
+  });
+}
+
+void Fleet::run() {
+  bool closing = false;
+  while (!closing) {
+    closing = inbox_->closed();
+    for (auto& task : inbox_->pop_all(wait_time()))
+      task();
+    for (auto& task : std::exchange(deferred_, {}))
+      task();
+    const Time now = steady_clock().now();
+    on_turn(now);
+    publish(now);
+  }
+}
+
+Duration Fleet::wait_time() const {
+  if (!deferred_.empty()) return {0};
+  Duration wait = kTurn;
+  if (const auto deadline = flights_.next_deadline())
+    wait = std::min(wait, *deadline - steady_clock().now());
+  return {std::max<std::int64_t>(wait.ns, 0)};
+}
+
+void Fleet::on_turn(Time now) {
+  std::vector<FlightAction> actions;
+  flights_.on_time(now, actions);
+  apply(actions);
+  std::vector<std::uint64_t> due;
+  for (auto& [number, worker] : workers_) {
+    if (worker.state == State::kBackoff && worker.retry_at <= now) due.push_back(number);
+    if (worker.state != State::kUp) continue;
+    worker.health.on_time(now);
+    if (now - worker.heard_at > options_.stall_timeout) {
+      lose(worker,
+           unavailable(fmt::format("worker {} has been silent for {} ms",
+                                   worker.address.text(),
+                                   (now - worker.heard_at).milliseconds())));
+    } else if (worker.health.health() == cluster::Health::kDead) {
+      lose(worker,
+           unavailable(fmt::format("the engine of worker {} has made no progress for {} ms",
+                                   worker.address.text(),
+                                   options_.no_progress_timeout.milliseconds())));
+    }
+  }
+  for (const std::uint64_t number : due)
+    probe(number);
+  start_waiting();
+}
+
+Fleet::Worker* Fleet::by_key(WorkerKey key) {
+  for (auto& [number, worker] : workers_) {
+    if (worker.key == key) return &worker;
+  }
+  return nullptr;
+}
+
+void Fleet::probe(std::uint64_t number) {
+  Worker& worker = workers_.at(number);
+  worker.state = State::kProbing;
+  if (worker.address.is_grpc) {
+    connect(number, worker.address.text());
+    return;
+  }
+  auto task = [this, number, address = worker.address] {
+    const Result<std::string> found =
+        probe_grpc_address(address, options_.api_key, steady_clock().now() + seconds(2));
+    post([this, number, found] { connect(number, found); });
+  };
+  if (!probe_inbox_.try_push(std::move(task))) {
+    worker.state = State::kBackoff;
+    worker.retry_at = steady_clock().now() + kBackoffMax;
+  }
+}
+
+void Fleet::connect(std::uint64_t number, const Result<std::string>& grpc_address) {
+  const auto found = workers_.find(number);
+  if (found == workers_.end()) return;
+  Worker& worker = found->second;
+  worker.key = {next_key_++};
+  if (!grpc_address.ok()) {
+    lose(worker, grpc_address.status());
+    return;
+  }
+  rpc::SessionClient::Options options;
+  options.client.address = *grpc_address;
+  if (!options_.api_key.empty()) options.client.authorization = "Bearer " + options_.api_key;
+  options.router_incarnation = incarnation_;
+  auto client =
+      rpc::SessionClient::open(std::move(options), std::make_shared<Handler>(this, worker.key));
+  if (!client.ok()) {
+    lose(worker, client.status());
+    return;
+  }
+  worker.client = std::move(*client);
+  worker.state = State::kConnecting;
+}
+
+Status Fleet::judge(const Worker& worker, const rpc::WorkerInfo& info) const {
+  if (info.role != worker.address.role) {
+    return failed_precondition(
+        fmt::format("disaggregation-mode: the router uses it as {}, the worker runs as {}",
+                    rpc::role_name(worker.address.role),
+                    rpc::role_name(info.role)));
+  }
+  if (model_of_ && model_of_->model_digest != info.model_digest) {
+    return failed_precondition(
+        fmt::format("model: this worker serves {} (digest {}), the others {} (digest {})",
+                    info.model.model_path,
+                    info.model_digest,
+                    model_of_->model.model_path,
+                    model_of_->model_digest));
+  }
+  return {};
+}
+
+void Fleet::on_hello(WorkerKey key, rpc::WorkerInfo&& info) {
+  Worker* worker = by_key(key);
+  if (worker == nullptr || worker->state != State::kConnecting) return;
+  if (const Status fit = judge(*worker, info); !fit.ok()) {
+    obs::error("worker_refused", {{"worker", worker->address.text()}, {"reason", fit.message()}});
+    lose(*worker, fit);
+    worker->backoff = kBackoffMax;
+    return;
+  }
+  const Time now = steady_clock().now();
+  if (!model_of_) model_of_ = info;
+  worker->info = std::move(info);
+  worker->state = State::kUp;
+  worker->heard_at = now;
+  worker->health = cluster::WorkerHealth(
+      {.suspect_after = options_.stall_timeout, .dead_after = options_.no_progress_timeout});
+  worker->health.on_hello(worker->info.incarnation, now);
+  worker->backoff = {0};
+  worker->last_error.clear();
+  worker->load = {};
+  changed_ = true;
+  obs::info("worker_up",
+            {{"worker", worker->address.text()},
+             {"role", rpc::role_name(worker->info.role)},
+             {"model", worker->info.model.served_model_name}});
+  std::vector<FlightAction> actions;
+  flights_.on_worker_up(now, actions);
+  apply(actions);
+}
+
+void Fleet::on_heard(WorkerKey key, const core::Load& load) {
+  Worker* worker = by_key(key);
+  if (worker == nullptr || worker->state != State::kUp) return;
+  const Time now = steady_clock().now();
+  worker->heard_at = now;
+  worker->health.on_progress(load.progress, now);
+  worker->load = load;
+}
+
+void Fleet::on_closed(WorkerKey key, const Status& status) {
+  Worker* worker = by_key(key);
+  if (worker == nullptr || worker->state == State::kBackoff) return;
+  lose(*worker,
+       status.ok() ? unavailable("worker " + worker->address.text() + " ended the session")
+                   : status);
+}
+
+/// The present life of this worker is over for the router; another is looked for after a pause.
+void Fleet::lose(Worker& worker, const Status& why) {
+  const bool was_up = worker.state == State::kUp;
+  changed_ = true;
+  const WorkerKey key = worker.key;
+  if (worker.client) worker.client->cancel(why);
+  worker.client.reset();
+  worker.state = State::kBackoff;
+  worker.retry_at = steady_clock().now() + worker.backoff;
+  worker.backoff = {std::clamp(worker.backoff.ns * 2, kBackoffFirst.ns, kBackoffMax.ns)};
+  if (was_up || worker.last_error != why.message()) {
+    obs::log(was_up ? obs::Level::kWarn : obs::Level::kDebug,
+             "worker_lost",
+             {{"worker", worker.address.text()}, {"reason", why.message()}});
+  }
+  worker.last_error = why.message();
+  worker.key = {0};
+  if (std::exchange(worker.flush_pending, false))
+    flushed(key, unavailable("a worker was lost: " + why.message()));
+  std::vector<FlightAction> actions;
+  flights_.on_worker_lost(key, unavailable(why.message()), steady_clock().now(), actions);
+  apply(actions);
+}
+
+std::vector<balance::Candidate> Fleet::candidates(rpc::Role role) const {
+  // One that has stood still for a while is passed over, but not when all have: a layer of a large
+  // model takes its time, and a request can wait for it.
+  const bool any_moves = std::any_of(workers_.begin(), workers_.end(), [role](const auto& entry) {
+    const Worker& worker = entry.second;
+    return worker.address.role == role && worker.state == State::kUp &&
+           worker.health.health() == cluster::Health::kUp;
+  });
+  std::vector<balance::Candidate> found;
+  for (const auto& [number, worker] : workers_) {
+    if (worker.address.role != role || worker.state != State::kUp) continue;
+    balance::Candidate candidate;
+    candidate.id = worker.key.value;
+    const cluster::Health health = worker.health.health();
+    candidate.usable =
+        health == cluster::Health::kUp || (!any_moves && health == cluster::Health::kSuspect);
+    candidate.load = worker.load;
+    // What this router has under way there and the last report does not count yet.
+    const std::int64_t reported = worker.load.running_requests + worker.load.waiting_requests;
+    candidate.unreported_requests = std::max<std::int64_t>(
+        static_cast<std::int64_t>(flights_.active_at(worker.key)) - reported, 0);
+    candidate.unreported_tokens =
+        std::max<std::int64_t>(flights_.tokens_at(worker.key) - worker.load.used_tokens, 0);
+    found.push_back(candidate);
+  }
+  return found;
+}
+
+std::optional<Placement> Fleet::pick(const core::Request& request,
+                                     const std::set<WorkerKey>& tried) {
+  std::vector<std::uint64_t> excluded;
+  for (const WorkerKey key : tried)
+    excluded.push_back(key.value);
+  balance::Demand demand;
+  demand.tokens =
+      static_cast<std::int64_t>(request.input_ids.size()) + request.sampling.max_new_tokens;
+  demand.excluded = excluded;
+  if (!options_.disaggregated) {
+    const auto workers = candidates(rpc::Role::kUnified);
+    const auto chosen = balance::pick(options_.policy, workers, demand, turn_);
+    if (!chosen.ok()) return std::nullopt;
+    return Placement{{workers[*chosen].id}, std::nullopt};
+  }
+  const auto prefill = candidates(rpc::Role::kPrefill);
+  const auto decode = candidates(rpc::Role::kDecode);
+  const auto chosen =
+      balance::pick_pair({.prefill = options_.prefill_policy, .decode = options_.decode_policy},
+                         prefill,
+                         decode,
+                         demand,
+                         pair_turns_);
+  if (!chosen.ok()) return std::nullopt;
+  return Placement{{decode[chosen->decode].id}, WorkerKey{prefill[chosen->prefill].id}};
+}
+
+Status Fleet::submit(core::Request request, core::EventSink sink) {
+  if (draining_) return unavailable("the router is shutting down");
+  if (const Status now = ready(); !now.ok()) return now;
+  const auto shared = std::make_shared<Waiting>(Waiting{std::move(request), std::move(sink)});
+  const bool taken = inbox_->try_push(
+      [this, shared] { begin(std::move(shared->request), std::move(shared->sink)); });
+  return taken ? Status() : resource_exhausted("the router's inbox is full; try again later");
+}
+
+void Fleet::begin(core::Request request, core::EventSink sink) {
+  if (!request.deadline) request.deadline = steady_clock().now() + options_.request_timeout;
+  const bool full =
+      options_.max_concurrent_requests >= 0 &&
+      flights_.active_count() >= static_cast<std::size_t>(options_.max_concurrent_requests);
+  const core::RequestId id = request.id;
+  if (full) {
+    if (queue_.size() >= options_.queue_size) {
+      sink(
+          failed_event(id,
+                       resource_exhausted(fmt::format("{} requests run (--max-concurrent-requests) "
+                                                      "and {} wait (--queue-size); try again later",
+                                                      flights_.active_count(),
+                                                      queue_.size()))));
+      return;
+    }
+    queue_.push_back({std::move(request), std::move(sink)});
+    return;
+  }
+  sinks_[id] = sink;
+  std::vector<FlightAction> actions;
+  if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
+      !status.ok()) {
+    sinks_.erase(id);
+    sink(failed_event(id, status));
+    return;
+  }
+  apply(actions);
+}
+
+void Fleet::start_waiting() {
+  const Time now = steady_clock().now();
+  std::deque<Waiting> keep;
+  while (!queue_.empty()) {
+    Waiting next = std::move(queue_.front());
+    queue_.pop_front();
+    if (next.request.deadline && *next.request.deadline <= now) {
+      next.sink(failed_event(next.request.id,
+                             deadline_exceeded("the request's deadline passed while it waited")));
+      continue;
+    }
+    keep.push_back(std::move(next));
+  }
+  queue_ = std::move(keep);
+  while (!queue_.empty() && flights_.active_count() < static_cast<std::size_t>(std::max(
+                                                          options_.max_concurrent_requests, 0))) {
+    Waiting next = std::move(queue_.front());
+    queue_.pop_front();
+    begin(std::move(next.request), std::move(next.sink));
+  }
+}
+
+void Fleet::apply(std::vector<FlightAction>& actions) {
+  for (FlightAction& action : actions) {
+    if (const auto* submit = std::get_if<SubmitTo>(&action)) {
+      submit_to(*submit);
+    } else if (const auto* end = std::get_if<AbortAt>(&action)) {
+      Worker* worker = by_key(end->worker);
+      if (worker != nullptr && worker->client) (void)worker->client->abort(end->wire_id).ok();
+    } else if (auto* emit = std::get_if<Emit>(&action)) {
+      const auto sink = sinks_.find(emit->event.request);
+      if (sink == sinks_.end()) continue;
+      const core::EventSink to = sink->second;
+      if (emit->event.finish) sinks_.erase(sink);
+      to(std::move(emit->event));
+    }
+  }
+  actions.clear();
+}
+
+void Fleet::submit_to(const SubmitTo& submit) {
+  Worker* worker = by_key(submit.worker);
+  const Worker* peer = submit.peer ? by_key(*submit.peer) : nullptr;
+  Status status = unavailable("the worker was lost");
+  if (worker != nullptr && worker->client && (!submit.peer || peer != nullptr)) {
+    rpc::Submission submission;
+    submission.request = submit.request;
+    submission.attempt = submit.attempt;
+    if (peer != nullptr) submission.disaggregation = describe_pair(submit, *worker, *peer);
+    status = worker->client->submit(submission);
+  }
+  if (status.ok()) return;
+  // Not from inside the table's own call: as an event of its own.
+  deferred_.emplace_back([this, key = submit.worker, id = submit.request.id, status] {
+    std::vector<FlightAction> actions;
+    flights_.on_rejected(key, id, status, steady_clock().now(), actions);
+    apply(actions);
+  });
+}
+
+rpc::Disaggregation Fleet::describe_pair(const SubmitTo& submit,
+                                         const Worker& worker,
+                                         const Worker& peer) const {
+  const bool to_prefill = submit.role == LegRole::kPrefill;
+  const Worker& prefill = to_prefill ? worker : peer;
+  const Worker& decode = to_prefill ? peer : worker;
+  rpc::Disaggregation split;
+  split.role = to_prefill ? rpc::Role::kPrefill : rpc::Role::kDecode;
+  split.room = submit.request.id.value;
+  split.attempt = submit.attempt;
+  split.decode_incarnation = decode.info.incarnation;
+  split.peer_grpc_address = peer.info.grpc_address;
+  split.peer_incarnation = peer.info.incarnation;
+  if (prefill.address.bootstrap_port) {
+    split.bootstrap_host = prefill.address.host;
+    split.bootstrap_port = *prefill.address.bootstrap_port;
+  } else if (const auto announced =
+                 parse_worker_url(prefill.info.bootstrap_address, rpc::Role::kPrefill);
+             announced.ok()) {
+    split.bootstrap_host = announced->host;
+    split.bootstrap_port = announced->port;
+  }
+  return split;
+}
+
+void Fleet::abort(core::RequestId id) {
+  post([this, id] {
+    const auto waiting = std::find_if(
+        queue_.begin(), queue_.end(), [&](const Waiting& w) { return w.request.id == id; });
+    if (waiting != queue_.end()) {
+      const core::EventSink sink = std::move(waiting->sink);
+      queue_.erase(waiting);
+      sink(failed_event(id, cancelled("aborted")));
+      return;
+    }
+    std::vector<FlightAction> actions;
+    flights_.abort(id, cancelled("aborted"), actions);
+    apply(actions);
+  });
+}
+
+void Fleet::abort_all() {
+  post([this] {
+    for (Waiting& waiting : std::exchange(queue_, {})) {
+      waiting.sink(failed_event(waiting.request.id, cancelled("aborted")));
+    }
+    std::vector<FlightAction> actions;
+    flights_.abort_all(cancelled("aborted"), actions);
+    apply(actions);
+  });
+}
+
+void Fleet::flush_cache(std::function<void(Status)> done) {
+  post([this, done = std::move(done)] {
+    flush_waiters_.push_back(done);
+    if (flush_waiters_.size() > 1) return;  // one is under way; its result serves all
+    flush_result_ = {};
+    bool any = false;
+    for (auto& [number, worker] : workers_) {
+      if (worker.state != State::kUp || !worker.client->flush_cache().ok()) continue;
+      worker.flush_pending = true;
+      any = true;
+    }
+    if (!any) finish_flush(unavailable("no worker is up"));
+  });
+}
+
+void Fleet::flushed(WorkerKey key, const Status& status) {
+  for (auto& [number, worker] : workers_) {
+    if (worker.key == key) worker.flush_pending = false;
+  }
+  if (!status.ok()) flush_result_ = status;
+  const bool pending = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.flush_pending;
+  });
+  if (!pending) finish_flush(flush_result_);
+}
+
+void Fleet::finish_flush(const Status& status) {
+  for (auto& done : std::exchange(flush_waiters_, {}))
+    done(status);
+}
+
+}  // namespace tandem::fleet

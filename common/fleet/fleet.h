@@ -1,0 +1,184 @@
+// Fleet: the router's Generator. Keeps a session to every worker, places requests, and carries them
+// over to another worker when one is lost.
+#pragma once
+
+#include "common/async/channel.h"
+#include "common/balance/balance.h"
+#include "common/base/clock.h"
+#include "common/cluster/health.h"
+#include "common/core/generator.h"
+#include "common/fleet/flight_table.h"
+#include "common/fleet/worker_address.h"
+#include "common/rpc/session_client.h"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace tandem::fleet {
+
+struct FleetOptions {
+  bool disaggregated = false;
+  balance::Method policy = balance::Method::kLeastLoad;  ///< unified workers
+  balance::Method prefill_policy = balance::Method::kLeastLoad;
+  balance::Method decode_policy = balance::Method::kLeastLoad;
+  std::uint64_t random_seed = 0;
+  /// Shown to workers; empty: none.
+  std::string api_key;
+  /// A worker from which nothing came for so long is lost (it ticks four times in a second).
+  Duration stall_timeout = milliseconds(2000);
+  /// A worker whose engine has finished no layer and no idle turn for so long is lost.
+  Duration no_progress_timeout = seconds(10);
+  Duration request_timeout = seconds(1800);
+  /// -1: no limit; beyond it requests wait, at most queue_size of them.
+  std::int32_t max_concurrent_requests = -1;
+  std::uint32_t queue_size = 100;
+};
+
+/// Any thread, except where a comment says fleet thread. One thread of its own owns all the state.
+class Fleet final : public core::Generator {
+ public:
+  explicit Fleet(FleetOptions options);
+  /// stop().
+  ~Fleet() override;
+
+  void start();
+  /// Ends all requests and sessions, then the thread.
+  void stop();
+
+  /// From now on keeps a session to this worker. Returns a number to remove it by.
+  std::uint64_t add_worker(WorkerAddress address);
+  void remove_worker(std::uint64_t number);
+
+  /// Waits until requests can be served, or the deadline; the error tells what is missing.
+  Status wait_ready(Time deadline, const std::function<bool()>& give_up);
+  /// The model that the first worker told of; valid once wait_ready said ok.
+  [[nodiscard]] core::ServedModel served_model() const;
+  /// Where that worker answers HTTP, for its tokenizer files.
+  [[nodiscard]] std::string model_source() const;
+
+  void drain() { draining_.store(true); }
+
+  Status submit(core::Request request, core::EventSink sink) override;
+  void abort(core::RequestId id) override;
+  void abort_all() override;
+  void flush_cache(std::function<void(Status)> done) override;
+  [[nodiscard]] std::vector<core::Load> loads() const override;
+  [[nodiscard]] Status ready() const override;
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> server_info() const override;
+
+ private:
+  using Inbox = async::Channel<std::function<void()>>;
+  class Handler;
+  enum class State : std::uint8_t {
+    kProbing,
+    kConnecting,
+    kUp,
+    kBackoff
+  };
+
+  struct Worker {
+    WorkerAddress address;
+    State state = State::kBackoff;
+    WorkerKey key;  // of the present life
+    std::unique_ptr<rpc::SessionClient> client;
+    rpc::WorkerInfo info;
+    core::Load load;
+    Time heard_at;
+    cluster::WorkerHealth health;
+    Time retry_at;
+    Duration backoff{0};
+    std::string last_error;
+    bool flush_pending = false;
+  };
+
+  struct Waiting {
+    core::Request request;
+    core::EventSink sink;
+  };
+
+  struct Published {
+    std::vector<core::Load> loads;
+    Status ready;
+    std::string workers_json;
+    std::string router_json;
+    std::optional<core::ServedModel> model;
+    std::string model_source;
+  };
+
+  // All on the fleet thread.
+  void run();
+  void post(std::function<void()> task);
+  void on_turn(Time now);
+  void probe(std::uint64_t number);
+  void connect(std::uint64_t number, const Result<std::string>& grpc_address);
+  void on_hello(WorkerKey key, rpc::WorkerInfo&& info);
+  void on_heard(WorkerKey key, const core::Load& load);
+  void on_closed(WorkerKey key, const Status& status);
+  void lose(Worker& worker, const Status& why);
+  [[nodiscard]] Status judge(const Worker& worker, const rpc::WorkerInfo& info) const;
+  Worker* by_key(WorkerKey key);
+  std::optional<Placement> pick(const core::Request& request, const std::set<WorkerKey>& tried);
+  [[nodiscard]] std::vector<balance::Candidate> candidates(rpc::Role role) const;
+  void begin(core::Request request, core::EventSink sink);
+  void start_waiting();
+  void apply(std::vector<FlightAction>& actions);
+  void submit_to(const SubmitTo& submit);
+  [[nodiscard]] rpc::Disaggregation describe_pair(const SubmitTo& submit,
+                                                  const Worker& worker,
+                                                  const Worker& peer) const;
+  [[nodiscard]] std::string worker_json(const Worker& worker) const;
+  void flushed(WorkerKey key, const Status& status);
+  void finish_flush(const Status& status);
+  void publish(Time now);
+  [[nodiscard]] Duration wait_time() const;
+
+  FleetOptions options_;
+  std::uint64_t incarnation_;
+  std::shared_ptr<Inbox> inbox_;
+  // Name look-ups and HTTP probes block; they must not hold the fleet up.
+  async::Channel<std::function<void()>> probe_inbox_;
+  std::map<std::uint64_t, Worker> workers_;
+  std::atomic<std::uint64_t> number_source_{1};
+  std::uint64_t next_key_ = 1;
+  balance::Turn turn_;
+  balance::PairTurns pair_turns_;
+  FlightTable flights_;
+  std::unordered_map<core::RequestId, core::EventSink> sinks_;
+  std::deque<Waiting> queue_;
+  // The fleet thread's tasks for itself: it must not wait for its own inbox.
+  std::vector<std::function<void()>> deferred_;
+  std::vector<std::function<void(Status)>> flush_waiters_;
+  Status flush_result_;
+  std::optional<rpc::WorkerInfo> model_of_;  // the first worker's: all others must serve the same
+  Time publish_at_;
+  bool changed_ = true;  // a worker came or went: publish at once
+  std::atomic<bool> draining_{false};
+  // Guards published_: written once per turn, read by health checks and info routes at their own
+  // times.
+  mutable std::mutex published_mutex_;
+  Published published_;
+  std::thread thread_;
+  std::thread probe_thread_;
+};
+
+/// Asks the worker's HTTP port where its gRPC port is. Blocks until `deadline` at most.
+Result<std::string> probe_grpc_address(const WorkerAddress& address,
+                                       const std::string& api_key,
+                                       Time deadline);
+
+/// A finishing event that says why `id` was given up.
+core::TokenEvent failed_event(core::RequestId id, const Status& why);
+
+}  // namespace tandem::fleet

@@ -1,0 +1,159 @@
+// What the fleet tells of itself: readiness, loads, workers; and how a worker's gRPC address is
+// found.
+#include "common/fleet/fleet.h"
+#include "common/http/client.h"
+#include "common/json/field.h"
+#include "common/json/parse.h"
+#include "common/json/write.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+namespace tandem::fleet {
+
+core::TokenEvent failed_event(core::RequestId id, const Status& why) {
+  core::TokenEvent event;
+  event.request = id;
+  event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, why};
+  return event;
+}
+
+Result<std::string> probe_grpc_address(const WorkerAddress& address,
+                                       const std::string& api_key,
+                                       Time deadline) {
+  const std::string what = "GET http://" + address.text() + "/get_server_info";
+  http::ClientRequest request;
+  // Brackets are part of an IPv6 URL, not of the address.
+  request.host = address.host;
+  if (request.host.starts_with('[') && request.host.ends_with(']')) {
+    request.host = request.host.substr(1, request.host.size() - 2);
+  }
+  request.port = address.port;
+  request.path = "/get_server_info";
+  if (!api_key.empty()) request.headers.add("authorization", "Bearer " + api_key);
+  const auto response = http::request(request, deadline);
+  if (!response.ok()) return response.status().with_context(what);
+  if (response->status != 200)
+    return unavailable(fmt::format("{}: HTTP {}", what, response->status));
+  auto body = json::parse(response->body);
+  if (!body.ok()) return body.status().with_context(what);
+  const json::Field root(*body);
+  TANDEM_TRY(const auto port, root.optional_int("grpc_port", 1, 65535));
+  if (!port) return failed_precondition(what + ": no grpc_port; is this a Tandem worker?");
+  return address.host + ":" + std::to_string(*port);
+}
+
+Status Fleet::ready() const {
+  if (draining_) return unavailable("the router is shutting down");
+  const std::lock_guard lock(published_mutex_);
+  return published_.ready;
+}
+
+std::vector<core::Load> Fleet::loads() const {
+  const std::lock_guard lock(published_mutex_);
+  return published_.loads;
+}
+
+core::ServedModel Fleet::served_model() const {
+  const std::lock_guard lock(published_mutex_);
+  return published_.model.value_or(core::ServedModel{});
+}
+
+std::string Fleet::model_source() const {
+  const std::lock_guard lock(published_mutex_);
+  return published_.model_source;
+}
+
+std::vector<std::pair<std::string, std::string>> Fleet::server_info() const {
+  const std::lock_guard lock(published_mutex_);
+  return {{"workers", published_.workers_json}, {"router", published_.router_json}};
+}
+
+Status Fleet::wait_ready(Time deadline, const std::function<bool()>& give_up) {
+  for (;;) {
+    const Status status = ready();
+    if (status.ok()) return status;
+    if (give_up && give_up()) return cancelled("stopped while waiting for workers");
+    if (steady_clock().now() >= deadline)
+      return status.with_context("workers did not become ready in time");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+std::string Fleet::worker_json(const Worker& worker) const {
+  static constexpr const char* kStates[] = {"probing", "connecting", "up", "waiting"};
+  json::Object object;
+  object.set("url", worker.address.text());
+  object.set("role", rpc::role_name(worker.address.role));
+  object.set("state", kStates[static_cast<std::size_t>(worker.state)]);
+  object.set("incarnation", fmt::format("{:016x}", worker.info.incarnation));
+  object.set("model_digest", worker.info.model_digest);
+  object.set("http_address", worker.info.http_address);
+  object.set("grpc_address", worker.info.grpc_address);
+  object.set("bootstrap_address", worker.info.bootstrap_address);
+  object.set("active_requests", static_cast<std::int64_t>(flights_.active_at(worker.key)));
+  object.set("running_requests", worker.load.running_requests);
+  object.set("waiting_requests", worker.load.waiting_requests);
+  object.set("used_pages", worker.load.used_pages);
+  object.set("cached_pages", worker.load.cached_pages);
+  object.set("free_pages", worker.load.free_pages);
+  object.set("transferring_pages", worker.load.transferring_pages);
+  object.set("total_pages", worker.load.total_pages);
+  object.set("last_error", worker.last_error);
+  return json::to_string(json::Value(std::move(object)));
+}
+
+void Fleet::publish(Time now) {
+  // Formatting for readers that look seldom must not cost every token.
+  if (!changed_ && now < publish_at_) return;
+  changed_ = false;
+  publish_at_ = now + milliseconds(20);
+  Published next;
+  bool unified = false;
+  bool prefill = false;
+  bool decode = false;
+  std::string missing;
+  for (const auto& [number, worker] : workers_) {
+    next.workers_json += (next.workers_json.empty() ? "" : ",") + worker_json(worker);
+    if (worker.state != State::kUp) {
+      if (!worker.last_error.empty()) missing = worker.last_error;
+      continue;
+    }
+    unified |= worker.info.role == rpc::Role::kUnified;
+    prefill |= worker.info.role == rpc::Role::kPrefill;
+    decode |= worker.info.role == rpc::Role::kDecode;
+    next.loads.push_back(worker.load);
+  }
+  next.workers_json = "[" + next.workers_json + "]";
+  const FlightStats& stats = flights_.stats();
+  next.router_json = fmt::format(
+      R"({{"active":{},"queued":{},"started":{},"retried":{},"failed":{},"stale_events":{},"repeated_tokens":{},)"
+      R"("differing_tokens":{}}})",
+      flights_.active_count(),
+      queue_.size(),
+      stats.started,
+      stats.retried,
+      stats.failed,
+      stats.stale_events,
+      stats.repeated_tokens,
+      stats.differing_tokens);
+  const std::string why = missing.empty() ? "" : " (last error: " + missing + ")";
+  if (options_.disaggregated) {
+    if (!prefill)
+      next.ready = unavailable("no prefill worker is up" + why);
+    else if (!decode)
+      next.ready = unavailable("no decode worker is up" + why);
+  } else if (!unified) {
+    next.ready = unavailable("no worker is up" + why);
+  }
+  if (model_of_) {
+    next.model = model_of_->model;
+    next.model_source = model_of_->http_address;
+  }
+  const std::lock_guard lock(published_mutex_);
+  published_ = std::move(next);
+}
+
+}  // namespace tandem::fleet

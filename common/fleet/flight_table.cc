@@ -1,0 +1,355 @@
+#include "common/fleet/flight_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::fleet {
+namespace {
+
+void merge(core::Timings& into, const core::Timings& from) {
+  if (from.queue.ns >= 0) into.queue = from.queue;
+  if (from.prefill.ns >= 0) into.prefill = from.prefill;
+  if (from.kv_transfer.ns >= 0) into.kv_transfer = from.kv_transfer;
+  if (from.kv_transfer_bytes >= 0) into.kv_transfer_bytes = from.kv_transfer_bytes;
+}
+
+}  // namespace
+
+bool is_retryable(Code code) {
+  return code == Code::kUnavailable || code == Code::kAborted || code == Code::kDataLoss ||
+         code == Code::kInternal || code == Code::kUnknown || code == Code::kResourceExhausted;
+}
+
+FlightTable::FlightTable(FlightOptions options, Picker picker)
+    : options_(std::move(options)), picker_(std::move(picker)) {
+  if (!options_.draw_id) options_.draw_id = core::draw_request_id;
+}
+
+Status FlightTable::begin(core::Request request, Time now, Out& out) {
+  (void)now;
+  if (flights_.size() >= options_.flights_max) {
+    return resource_exhausted("the router already holds " + std::to_string(flights_.size()) +
+                              " requests");
+  }
+  const core::RequestId id = request.id;
+  const auto [it, fresh] = flights_.try_emplace(id);
+  if (!fresh) return already_exists("request " + core::to_string(id) + " is running");
+  it->second.output = request.resumed_output_ids;
+  it->second.request = std::move(request);
+  it->second.wire_id = id;
+  if (!launch(it, out)) {
+    flights_.erase(it);
+    return unavailable("no worker can take the request now");
+  }
+  ++stats_.started;
+  return {};
+}
+
+core::Request FlightTable::wire_request(const Flight& flight) const {
+  core::Request request = flight.request;
+  request.id = flight.wire_id;
+  request.resumed_output_ids = flight.output;
+  if (flight.prompt_logprobs_sent) request.logprob_start_len = -1;
+  return request;
+}
+
+void FlightTable::note_use(const Flight& flight, bool begin) {
+  const auto tokens = static_cast<std::int64_t>(flight.request.input_ids.size()) +
+                      flight.request.sampling.max_new_tokens;
+  const auto note = [&](WorkerKey worker) {
+    WorkerUse& use = use_[worker];
+    if (begin) {
+      use.wire_ids.insert(flight.wire_id.value);
+      use.tokens += tokens;
+    } else if (use.wire_ids.erase(flight.wire_id.value) != 0) {
+      use.tokens -= tokens;
+    }
+    if (use.wire_ids.empty()) use_.erase(worker);
+  };
+  note(flight.placement->main);
+  if (flight.placement->prefill) note(*flight.placement->prefill);
+}
+
+bool FlightTable::launch(Flights::iterator it, Out& out) {
+  Flight& flight = it->second;
+  flight.placement = picker_(flight.request, flight.tried);
+  if (!flight.placement) return false;
+  flight.wait_until.reset();
+  flight.prefill_done = false;
+  flight.decode_started = false;
+  flight.early.clear();
+  wire_to_client_[flight.wire_id] = it->first;
+  note_use(flight, true);
+  const Placement& placement = *flight.placement;
+  const LegRole main_role = placement.prefill ? LegRole::kDecode : LegRole::kUnified;
+  // Decode first: its grant is then under way while prefill still queues the prompt.
+  out.emplace_back(
+      SubmitTo{placement.main, wire_request(flight), flight.attempt, main_role, placement.prefill});
+  if (placement.prefill) {
+    out.emplace_back(SubmitTo{*placement.prefill,
+                              wire_request(flight),
+                              flight.attempt,
+                              LegRole::kPrefill,
+                              placement.main});
+  }
+  return true;
+}
+
+FlightTable::Flights::iterator FlightTable::by_wire(WorkerKey worker, core::RequestId wire_id) {
+  const auto mapped = wire_to_client_.find(wire_id);
+  if (mapped == wire_to_client_.end()) return flights_.end();
+  const auto it = flights_.find(mapped->second);
+  if (it == flights_.end() || it->second.wire_id != wire_id || !it->second.placement)
+    return flights_.end();
+  const Placement& placement = *it->second.placement;
+  const bool ours = placement.main == worker || placement.prefill == worker;
+  return ours ? it : flights_.end();
+}
+
+/// Ends both legs of the running attempt; `except` has already ended by itself.
+void FlightTable::end_attempt(Flight& flight, std::optional<WorkerKey> except, Out& out) {
+  if (!flight.placement) return;
+  const Placement placement = *flight.placement;
+  note_use(flight, false);
+  flight.placement.reset();
+  wire_to_client_.erase(flight.wire_id);
+  if (placement.main != except) out.emplace_back(AbortAt{placement.main, flight.wire_id});
+  if (placement.prefill && placement.prefill != except) {
+    out.emplace_back(AbortAt{*placement.prefill, flight.wire_id});
+  }
+}
+
+/// The next attempt, now. False: no worker can take it, or there were enough.
+bool FlightTable::next_attempt(Flights::iterator it, Out& out) {
+  Flight& flight = it->second;
+  if (flight.attempt + 1 >= options_.attempts_max) return false;
+  ++flight.attempt;
+  ++stats_.retried;
+  flight.wire_id = options_.draw_id();
+  return launch(it, out);
+}
+
+void FlightTable::retry(Flights::iterator it, const Status& why, Time now, Out& out) {
+  Flight& flight = it->second;
+  flight.last_error = why;
+  if (next_attempt(it, out)) return;
+  if (flight.attempt + 1 >= options_.attempts_max) {
+    fail(it, why, out);
+    return;
+  }
+  flight.wait_until = now + options_.replacement_wait;
+  flight.look_again_at = now + options_.look_again;
+}
+
+/// Which half of a pair to avoid next time. A worker that says "unavailable" speaks of the other
+/// one: a lost worker says nothing. So does one that says that the pair does not fit.
+WorkerKey FlightTable::blame(const Flight& flight, WorkerKey reporter, Code code) {
+  const Placement& placement = *flight.placement;
+  const bool other = code == Code::kUnavailable || code == Code::kFailedPrecondition;
+  if (!placement.prefill || !other) return reporter;
+  return reporter == placement.main ? *placement.prefill : placement.main;
+}
+
+void FlightTable::fail(Flights::iterator it, const Status& why, Out& out) {
+  Flight& flight = it->second;
+  end_attempt(flight, std::nullopt, out);
+  core::TokenEvent event;
+  event.request = it->first;
+  event.first_index = static_cast<std::int32_t>(flight.output.size());
+  event.prompt_tokens = static_cast<std::int32_t>(flight.request.input_ids.size());
+  event.cached_tokens = flight.cached_tokens;
+  event.timings = flight.timings;
+  event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, why};
+  flights_.erase(it);
+  ++stats_.failed;
+  out.emplace_back(Emit{std::move(event)});
+}
+
+/// Hands on what is new in `event`; its indices start at or before the next one.
+void FlightTable::take(Flights::iterator it, core::TokenEvent event, Out& out) {
+  Flight& flight = it->second;
+  const auto have = static_cast<std::int32_t>(flight.output.size());
+  const auto repeated = std::min<std::size_t>(static_cast<std::size_t>(have - event.first_index),
+                                              event.tokens.size());
+  for (std::size_t i = 0; i < repeated; ++i) {
+    ++stats_.repeated_tokens;
+    if (event.tokens[i] != flight.output[static_cast<std::size_t>(event.first_index) + i])
+      ++stats_.differing_tokens;
+  }
+  const auto cut = static_cast<std::ptrdiff_t>(repeated);
+  event.tokens.erase(event.tokens.begin(), event.tokens.begin() + cut);
+  if (event.logprobs.size() >= repeated)
+    event.logprobs.erase(event.logprobs.begin(), event.logprobs.begin() + cut);
+  event.first_index = have;
+  if (flight.prompt_logprobs_sent) event.prompt_logprobs.clear();
+  if (!event.prompt_logprobs.empty()) flight.prompt_logprobs_sent = true;
+  flight.output.insert(flight.output.end(), event.tokens.begin(), event.tokens.end());
+  merge(flight.timings, event.timings);
+  // Only the first attempt's share of the prompt cache is the client's business.
+  if (flight.attempt == 0)
+    flight.cached_tokens = std::max(flight.cached_tokens, event.cached_tokens);
+  flight.retraction_count = std::max(flight.retraction_count, event.retraction_count);
+  event.request = it->first;
+  event.prompt_tokens = static_cast<std::int32_t>(flight.request.input_ids.size());
+  event.cached_tokens = flight.cached_tokens;
+  event.retraction_count = flight.retraction_count;
+  event.timings = flight.timings;
+  if (event.tokens.empty() && event.prompt_logprobs.empty() && !event.finish) return;
+  out.emplace_back(Emit{std::move(event)});
+}
+
+void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, Out& out) {
+  const auto it = by_wire(worker, event.request);
+  if (it == flights_.end()) {
+    ++stats_.stale_events;
+    return;
+  }
+  Flight& flight = it->second;
+  const bool from_prefill = flight.placement->prefill == worker;
+  if (event.finish && event.finish->kind == core::FinishKind::kAbort) {
+    const Status why = event.finish->status;
+    if (from_prefill && flight.handed_over()) return;
+    const bool unfit = flight.placement->prefill && why.code() == Code::kFailedPrecondition;
+    flight.tried.insert(blame(flight, worker, why.code()));
+    end_attempt(flight, worker, out);
+    if (unfit) {
+      // Time does not make a pair fit: only another one helps.
+      if (!next_attempt(it, out)) fail(it, unavailable(why.message()), out);
+    } else if (is_retryable(why.code())) {
+      retry(it, why, now, out);
+    } else {
+      fail(it, why, out);
+    }
+    return;
+  }
+  if (from_prefill) {
+    flight.prefill_done = true;
+  } else if (flight.placement->prefill) {
+    flight.decode_started = true;
+  }
+  if (event.first_index > static_cast<std::int32_t>(flight.output.size())) {
+    flight.early.insert_or_assign(event.first_index, std::move(event));
+    return;
+  }
+  std::vector<core::TokenEvent> ready;
+  ready.push_back(std::move(event));
+  while (!ready.empty()) {
+    core::TokenEvent next = std::move(ready.back());
+    ready.pop_back();
+    const bool finished = next.finish.has_value();
+    take(it, std::move(next), out);
+    if (finished) {
+      // The leg that finished has ended by itself; the other one may still hold pages.
+      end_attempt(flight, worker, out);
+      flights_.erase(it);
+      return;
+    }
+    const auto first = flight.early.begin();
+    if (first != flight.early.end() &&
+        first->first <= static_cast<std::int32_t>(flight.output.size())) {
+      ready.push_back(std::move(first->second));
+      flight.early.erase(first);
+    }
+  }
+}
+
+void FlightTable::on_rejected(
+    WorkerKey worker, core::RequestId wire_id, const Status& why, Time now, Out& out) {
+  const auto it = by_wire(worker, wire_id);
+  if (it == flights_.end()) {
+    ++stats_.stale_events;
+    return;
+  }
+  it->second.tried.insert(worker);
+  end_attempt(it->second, worker, out);
+  if (is_retryable(why.code())) {
+    retry(it, why, now, out);
+  } else {
+    fail(it, why, out);
+  }
+}
+
+void FlightTable::on_worker_lost(WorkerKey worker, const Status& why, Time now, Out& out) {
+  const auto use = use_.find(worker);
+  if (use == use_.end()) return;
+  const std::set<std::uint64_t> wire_ids = use->second.wire_ids;
+  for (const std::uint64_t wire_id : wire_ids) {
+    const auto it = by_wire(worker, {wire_id});
+    if (it == flights_.end()) continue;
+    Flight& flight = it->second;
+    if (flight.placement->prefill == worker && flight.handed_over()) continue;
+    flight.tried.insert(worker);
+    end_attempt(flight, worker, out);
+    retry(it, why, now, out);
+  }
+}
+
+void FlightTable::on_worker_up(Time now, Out& out) {
+  (void)now;
+  for (auto it = flights_.begin(); it != flights_.end(); ++it) {
+    if (it->second.wait_until) launch(it, out);
+  }
+}
+
+void FlightTable::abort(core::RequestId id, const Status& why, Out& out) {
+  const auto it = flights_.find(id);
+  if (it != flights_.end()) fail(it, why, out);
+}
+
+void FlightTable::abort_all(const Status& why, Out& out) {
+  while (!flights_.empty())
+    fail(flights_.begin(), why, out);
+}
+
+void FlightTable::on_time(Time now, Out& out) {
+  for (auto it = flights_.begin(); it != flights_.end(); ++it) {
+    Flight& flight = it->second;
+    if (!flight.wait_until || flight.look_again_at > now) continue;
+    flight.tried.clear();
+    flight.look_again_at = now + options_.look_again;
+    launch(it, out);
+  }
+  std::vector<core::RequestId> late;
+  for (auto& [id, flight] : flights_) {
+    if ((flight.wait_until && *flight.wait_until <= now) ||
+        (flight.request.deadline && *flight.request.deadline <= now)) {
+      late.push_back(id);
+    }
+  }
+  for (const core::RequestId id : late) {
+    const auto it = flights_.find(id);
+    const bool past_deadline = it->second.request.deadline && *it->second.request.deadline <= now;
+    if (past_deadline) {
+      fail(it, deadline_exceeded("the request's deadline has passed"), out);
+    } else {
+      fail(it,
+           unavailable("no other worker is there to continue: " + it->second.last_error.message()),
+           out);
+    }
+  }
+}
+
+std::optional<Time> FlightTable::next_deadline() const {
+  std::optional<Time> next;
+  const auto note = [&](const std::optional<Time>& time) {
+    if (time && (!next || *time < *next)) next = time;
+  };
+  for (const auto& [id, flight] : flights_) {
+    note(flight.wait_until);
+    if (flight.wait_until) note(flight.look_again_at);
+    note(flight.request.deadline);
+  }
+  return next;
+}
+
+std::size_t FlightTable::active_at(WorkerKey worker) const {
+  const auto use = use_.find(worker);
+  return use == use_.end() ? 0 : use->second.wire_ids.size();
+}
+
+std::int64_t FlightTable::tokens_at(WorkerKey worker) const {
+  const auto use = use_.find(worker);
+  return use == use_.end() ? 0 : use->second.tokens;
+}
+
+}  // namespace tandem::fleet

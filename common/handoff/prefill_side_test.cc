@@ -1,0 +1,168 @@
+#include "common/handoff/sides_test_support.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+
+namespace tandem::handoff {
+namespace {
+
+using namespace testing;  // NOLINT: vocabulary of these tests
+
+TEST(PrefillSide, SendsWhatIsReadyAndGrantedThenCommits) {
+  P p(options(kP));
+  EXPECT_TRUE(p.feed(StartSend{kKey, kD, 11, kDeadline}).empty());
+  EXPECT_TRUE(p.feed(ChunkReady{kKey, 0, {30, 31}, 0, 0}).empty()) << "no grant yet";
+  auto out = p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  ASSERT_EQ(all<SendUnit>(out).size(), 1U);
+  const SendUnit first = all<SendUnit>(out)[0];
+  EXPECT_EQ(first.range.page_count, 2U) << "neighbours travel together";
+  EXPECT_EQ(first.source_pages, (std::vector<std::uint32_t>{30, 31}));
+  EXPECT_EQ(first.byte_range, (ByteRange{0, 512}));
+  // The last page, layer group by layer group.
+  out = p.feed(ChunkReady{kKey, 2, {32}, 0, 1});
+  EXPECT_EQ(all<SendUnit>(out)[0].byte_range, (ByteRange{0, 256}));
+  out = p.feed(ChunkReady{kKey, 2, {32}, 1, 1});
+  EXPECT_EQ(all<SendUnit>(out)[0].byte_range, (ByteRange{256, 256}));
+  EXPECT_TRUE(p.feed(FirstToken{kKey, {5, ""}}).empty()) << "units are still in flight";
+  p.feed(SendDone{name_at_prefill(), 2, true, 12});
+  p.feed(SendDone{name_at_prefill(), 0, true, 10});
+  out = p.feed(SendDone{name_at_prefill(), 1, true, 11});
+  ASSERT_EQ(messages<CommitMessage>(out).size(), 1U);
+  EXPECT_EQ(messages<CommitMessage>(out)[0].unit_count, 3U);
+  EXPECT_EQ(messages<CommitMessage>(out)[0].payload.first_token, 5);
+  out = p.feed(FromDecode{kD, AcceptedMessage{name_at_prefill()}});
+  ASSERT_EQ(all<ReleaseSource>(out).size(), 1U);
+  EXPECT_TRUE(all<ReleaseSource>(out)[0].status.ok());
+  EXPECT_TRUE(p.feed(FromDecode{kD, AcceptedMessage{name_at_prefill()}}).empty());
+  EXPECT_EQ(p.side.active_count(), 0U);
+}
+
+TEST(PrefillSide, AGrantMayComeFirstButNotForEver) {
+  P p(options(kP));
+  EXPECT_TRUE(p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)}).empty());
+  p.feed(StartSend{kKey, 0, 11, kDeadline});
+  EXPECT_EQ(all<SendUnit>(p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0})).size(), 2U);
+
+  P orphan(options(kP));
+  orphan.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  ASSERT_TRUE(orphan.side.next_deadline());
+  const auto out = orphan.feed(TimePassed{}, *orphan.side.next_deadline());
+  EXPECT_EQ(messages<CancelMessage>(out).size(), 1U);
+  EXPECT_EQ(orphan.side.active_count(), 0U);
+}
+
+TEST(PrefillSide, SourcePagesAreKeptUntilTheOwnSendsHaveEnded) {
+  struct Row {
+    const char* name;
+    PrefillEvent event;
+    Time now;
+    Code code;
+  };
+
+  const Row rows[] = {
+      {"engine cancels", CancelSend{kKey, cancelled("left")}, kStart, Code::kCancelled},
+      {"decode cancels",
+       FromDecode{kD, CancelMessage{name_at_prefill(), Code::kAborted, "no"}},
+       kStart,
+       Code::kAborted},
+      {"decode is lost", PeerLost{kD, unavailable("gone")}, kStart, Code::kUnavailable},
+      {"deadline", TimePassed{}, kDeadline, Code::kDeadlineExceeded},
+      {"a send fails", SendDone{name_at_prefill(), 0, false, 0}, kStart, Code::kUnavailable},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    P p(options(kP));
+    p.feed(StartSend{kKey, kD, 11, kDeadline});
+    p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+    p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0});
+    EXPECT_EQ(p.side.units_in_flight(), 2U);
+    EXPECT_TRUE(all<ReleaseSource>(p.feed(row.event, row.now)).empty());
+    if (p.side.units_in_flight() == 2U) {
+      EXPECT_TRUE(all<ReleaseSource>(p.feed(SendDone{name_at_prefill(), 0, true, 1})).empty());
+    }
+    const auto out = p.feed(SendDone{name_at_prefill(), 1, true, 1});
+    ASSERT_EQ(all<ReleaseSource>(out).size(), 1U);
+    EXPECT_EQ(all<ReleaseSource>(out)[0].status.code(), row.code);
+    EXPECT_EQ(p.side.units_in_flight(), 0U);
+  }
+}
+
+TEST(PrefillSide, LateGrantsOfAnEndedRequestHearTheReason) {
+  P p(options(kP));
+  p.feed(StartSend{kKey, kD, 11, kDeadline});
+  p.feed(CancelSend{kKey, invalid_argument("prompt too long")});
+  const auto out = p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  ASSERT_EQ(messages<CancelMessage>(out).size(), 1U);
+  EXPECT_EQ(messages<CancelMessage>(out)[0].code, Code::kInvalidArgument);
+  EXPECT_EQ(p.side.active_count(), 0U);
+}
+
+TEST(PrefillSide, GrantsThatMakeNoSenseEndTheTransferNotTheProcess) {
+  struct Row {
+    const char* name;
+    GrantMessage message;
+  };
+
+  GrantMessage other_prefix = grant_of(name_at_prefill(), 0, 3);
+  other_prefix.first_needed_page = 9;
+  const Row rows[] = {
+      {"other prompt length", grant_of(name_at_prefill(), 0, 3, 12)},
+      {"beyond the prompt", grant_of(name_at_prefill(), 1, 3)},
+      {"overflowing", grant_of(name_at_prefill(), 0xFFFFFFFFU, 0xFFFFFFFFU)},
+      {"prefix beyond the prompt", other_prefix},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    P p(options(kP));
+    p.feed(StartSend{kKey, kD, 11, kDeadline});
+    const auto out = p.feed(FromDecode{kD, row.message});
+    ASSERT_EQ(messages<CancelMessage>(out).size(), 1U);
+    EXPECT_EQ(messages<CancelMessage>(out)[0].code, Code::kInvalidArgument);
+    EXPECT_EQ(all<ReleaseSource>(out).size(), 1U);
+  }
+  P p(options(kP));
+  const auto out = p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3, 4'000'000'000U)});
+  EXPECT_EQ(messages<CancelMessage>(out).size(), 1U) << "no memory for a peer's number";
+}
+
+TEST(PrefillSide, UnitsInFlightAreBoundedAndShared) {
+  SideOptions o = options(kP);
+  o.unit_bytes = 512;
+  o.units_in_flight_max = 3;
+  o.units_in_flight_per_transfer = 2;
+  P p(o);
+  std::vector<std::uint32_t> source(10);
+  std::map<std::uint64_t, int> sent;
+  std::deque<SendUnit> flying;
+  const auto take = [&](const std::vector<PrefillAction>& out) {
+    for (const SendUnit& s : all<SendUnit>(out)) {
+      ++sent[s.name.request_id];
+      flying.push_back(s);
+    }
+    ASSERT_LE(flying.size(), 3U);
+  };
+  for (std::uint64_t r = 1; r <= 3; ++r) {
+    const SendKey key{r, 0};
+    TransferName name = name_at_prefill();
+    name.request_id = r;
+    name.slot = static_cast<std::uint32_t>(r);
+    p.feed(StartSend{key, kD, 40, kDeadline});
+    p.feed(ChunkReady{key, 0, source, 0, 0});
+    take(p.feed(FromDecode{kD, grant_of(name, 0, 10, 40)}));
+  }
+  EXPECT_EQ(flying.size(), 3U);
+  while (!flying.empty()) {
+    const SendUnit s = flying.front();
+    flying.pop_front();
+    take(p.feed(SendDone{s.name, s.range.unit, true, 1}));
+    if (sent[1] + sent[2] + sent[3] == 20) {
+      EXPECT_GE(sent[3], 4) << "the youngest does not starve";
+    }
+  }
+  EXPECT_EQ(sent[1] + sent[2] + sent[3], 30);
+}
+
+}  // namespace
+}  // namespace tandem::handoff

@@ -1,0 +1,228 @@
+// What the server does when a peer or a limit gets in the way.
+#include "common/base/clock.h"
+#include "common/http/client.h"
+#include "common/http/server.h"
+#include "common/http/testing/client.h"
+#include "common/http/testing/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+
+#include <array>
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace tandem::http {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Server, SlowReaderIsCutOffAtTheBufferBound) {
+  Held held;
+  ServerOptions options;
+  options.write_buffer_bytes = 256 * 1024;
+  Fixture fixture(held.handler(), std::move(options));
+  TestClient client(fixture.port, 4096);
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto writer = held.take(0);
+  std::promise<void> gone;
+  writer->on_disconnect([&] { gone.set_value(); });
+  writer->start_stream(200, {});
+  const std::string piece(64 * 1024, 'x');
+  std::future<void> noticed = gone.get_future();
+  int writes = 0;
+  while (noticed.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    writer->write(piece);
+    ASSERT_LT(++writes, 10'000);
+  }
+  EXPECT_FALSE(client.read_response()) << "cut off, not ended";
+}
+
+TEST(Server, WriteDeadlineEndsAReaderThatTakesNothing) {
+  Held held;
+  ServerOptions options;
+  options.write_timeout = milliseconds(50);
+  options.write_buffer_bytes = std::size_t{64} << 20U;
+  Fixture fixture(held.handler(), std::move(options));
+  TestClient client(fixture.port, 4096);
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto writer = held.take(0);
+  std::promise<void> gone;
+  writer->on_disconnect([&] { gone.set_value(); });
+  writer->start_stream(200, {});
+  writer->write(std::string(std::size_t{16} << 20U, 'x'));
+  gone.get_future().wait();
+}
+
+TEST(Server, DroppedWriterAnswers500AndCutsStreams) {
+  Held held;
+  Fixture fixture(held.handler());
+  TestClient client(fixture.port);
+  client.send("GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+  held.take(0).reset();
+  EXPECT_EQ(client.read_response()->status, 500);
+  client.send("GET /b HTTP/1.1\r\nHost: x\r\n\r\n");
+  {
+    auto writer = held.take(1);
+    writer->start_stream(200, {});
+    writer->write("part");
+  }
+  EXPECT_FALSE(client.read_response());
+  EXPECT_EQ(client.partial(), "part");
+}
+
+TEST(Server, FailSendsTheLastBytesAndCuts) {
+  Held held;
+  Fixture fixture(held.handler());
+  TestClient client(fixture.port);
+  client.send("GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto writer = held.take(0);
+  writer->start_stream(200, {});
+  writer->fail("data: {\"error\":1}\n\n");
+  EXPECT_FALSE(client.read_response());
+  EXPECT_EQ(client.partial(), "data: {\"error\":1}\n\n");
+}
+
+TEST(Server, DeadlinesForSlowSenders) {
+  ServerOptions options;
+  options.header_timeout = milliseconds(40);
+  options.body_timeout = milliseconds(40);
+  options.idle_timeout = milliseconds(40);
+  Fixture fixture(echo, std::move(options));
+  TestClient silent(fixture.port);
+  EXPECT_TRUE(silent.ends_cleanly());
+  TestClient head(fixture.port);
+  head.send("GET / HTTP/1.1\r\nHo");
+  EXPECT_EQ(head.read_response()->status, 408);
+  EXPECT_TRUE(head.ends_cleanly());
+  TestClient body(fixture.port);
+  body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
+  EXPECT_EQ(body.read_response()->status, 408);
+  TestClient idle(fixture.port);
+  idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(idle.read_response()->status, 200);
+  EXPECT_TRUE(idle.ends_cleanly());
+}
+
+TEST(Server, BodyLimitIsAnswered413ThoughTheClientGoesOnSending) {
+  ServerOptions options;
+  options.limits.body_bytes = 1000;
+  Fixture fixture(echo, std::move(options));
+  TestClient client(fixture.port);
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" +
+              std::string(3'000'000, 'x'));
+  const auto response = client.read_response();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 413);
+  EXPECT_THAT(response->body, HasSubstr("limit of 1000 bytes"));
+}
+
+TEST(Server, TooManyConnections) {
+  ServerOptions options;
+  options.max_connections = 1;
+  Fixture fixture(echo, std::move(options));
+  TestClient first(fixture.port);
+  first.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(first.read_response()->status, 200);
+  TestClient second(fixture.port);
+  EXPECT_EQ(second.read_response()->status, 503);
+}
+
+TEST(Server, PortInUseNamesTheFlag) {
+  Fixture fixture(echo);
+  async::IoPool pool(1);
+  Server other(pool, {}, echo);
+  const auto result = other.listen("127.0.0.1", fixture.port);
+  EXPECT_EQ(result.status().code(), Code::kAlreadyExists);
+  EXPECT_THAT(result.status().message(), HasSubstr("--port"));
+  EXPECT_THAT(result.status().message(), HasSubstr("127.0.0.1:" + std::to_string(fixture.port)));
+  EXPECT_EQ(other.listen("192.0.2.1", 0).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Server, DrainLetsResponsesEnd) {
+  Held held;
+  Fixture fixture(held.handler());
+  TestClient busy(fixture.port);
+  busy.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  TestClient idle(fixture.port);
+  idle.send("GET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
+  held.take(1)->send(200, {}, "");
+  EXPECT_TRUE(idle.read_response());
+  auto writer = held.take(0);
+  std::thread drainer([&] { fixture.server.drain(seconds(60)); });
+  EXPECT_TRUE(idle.ends_cleanly());
+  writer->send(200, {}, "late");
+  writer.reset();
+  const auto response = busy.read_response();
+  EXPECT_EQ(response->body, "late");
+  EXPECT_EQ(response->headers.find("connection"), "close");
+  busy.close();
+  drainer.join();
+  EXPECT_EQ(fixture.server.connection_count(), 0U);
+  TestClient refused(fixture.port);
+  EXPECT_FALSE(refused.connected() && refused.read_some());
+}
+
+TEST(Server, Http2ConnectionsAreHandedOverUntouched) {
+  std::promise<int> handed;
+  ServerOptions options;
+  options.on_http2 = [&](int fd) { handed.set_value(fd); };
+  Fixture fixture(echo, std::move(options));
+  TestClient client(fixture.port);
+  constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  client.send(kPreface.substr(0, 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(12));
+  client.send(kPreface.substr(3));
+  const int fd = handed.get_future().get();
+  EXPECT_NE(::fcntl(fd, F_GETFL, 0) & O_NONBLOCK, 0);
+  std::array<char, 64> bytes{};
+  const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), 0);
+  EXPECT_EQ(std::string_view(bytes.data(), static_cast<std::size_t>(got)), kPreface);
+  ::close(fd);
+  TestClient post(fixture.port);  // Begins with the same letter.
+  post.send("PRINT / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(post.read_response()->body, "PRINT ");
+}
+
+TEST(Client, GetAndItsFailures) {
+  Fixture fixture([](Request&& request, const std::shared_ptr<ResponseWriter>& writer) {
+    if (request.path == "/stream") {
+      writer->start_stream(200, {});
+      writer->write("ab");
+      writer->end("cd");
+    } else if (request.path == "/cut") {
+      writer->start_stream(200, {});
+      writer->fail("ab");
+    } else if (request.path == "/long") {
+      writer->send(200, {}, std::string(9U << 20U, 'x'));
+    } else if (request.path != "/hang") {
+      writer->send(201, {{"x-a", "b"}}, "body of " + request.path);
+    } else {
+      static std::vector<std::shared_ptr<ResponseWriter>> kept;
+      writer->on_disconnect([] { kept.clear(); });
+      kept.push_back(writer);
+    }
+  });
+  const auto soon = [] { return steady_clock().now() + seconds(20); };
+  const auto plain = get("127.0.0.1", fixture.port, "/x", soon());
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  EXPECT_EQ(plain->status, 201);
+  EXPECT_EQ(plain->body, "body of /x");
+  EXPECT_EQ(plain->headers.find("X-A"), "b");
+  EXPECT_EQ(get("localhost", fixture.port, "/stream", soon())->body, "abcd");
+  EXPECT_EQ(get("127.0.0.1", fixture.port, "/cut", soon()).status().code(), Code::kUnavailable);
+  EXPECT_EQ(get("127.0.0.1", fixture.port, "/long", soon()).status().code(), Code::kDataLoss);
+  EXPECT_EQ(get("127.0.0.1", fixture.port, "/hang", steady_clock().now() + milliseconds(30))
+                .status()
+                .code(),
+            Code::kDeadlineExceeded);
+  const std::uint16_t port = fixture.port;
+  fixture.server.stop();
+  EXPECT_EQ(get("127.0.0.1", port, "/x", soon()).status().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tandem::http

@@ -1,0 +1,75 @@
+// json::Field: a borrowed value that knows its path, so that every complaint names the place.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/json/value.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::json {
+
+/// What was found, for messages: `string "x"`, `integer 7`, `array of 3`, `null`. Cut to a line.
+std::string describe(const Value& value);
+
+/// Borrows a Value (which must outlive it) together with its path ("sampling_params.temperature",
+/// "messages[2].role"; empty at the root).
+/// Errors: invalid_argument "PATH: expected WHAT, found WHAT".
+class Field {
+ public:
+  /// `path` is what comes before: often empty, or the name of a file.
+  explicit Field(const Value& value, std::string path = {})
+      : value_(&value), path_(std::move(path)) {}
+
+  [[nodiscard]] const Value& value() const { return *value_; }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  [[nodiscard]] bool is_null() const { return value_->is_null(); }
+
+  /// Member that must be there ("PATH.key: missing"). Also an error when this is no object.
+  [[nodiscard]] Result<Field> at(std::string_view key) const;
+  /// Member that may be missing or null (both give nullopt). Nullopt when this is no object.
+  [[nodiscard]] std::optional<Field> find(std::string_view key) const;
+  /// Elements of an array, members of an object, each with its path.
+  [[nodiscard]] Result<std::vector<Field>> items() const;
+  [[nodiscard]] Result<std::vector<std::pair<std::string_view, Field>>> members() const;
+
+  [[nodiscard]] Result<bool> as_bool() const;
+  /// Integers only; 1.0 counts as one, 1.5 does not. Both ends are included.
+  [[nodiscard]] Result<std::int64_t> as_int(std::int64_t min = INT64_MIN,
+                                            std::int64_t max = INT64_MAX) const;
+  [[nodiscard]] Result<std::uint64_t> as_uint() const;
+  [[nodiscard]] Result<double> as_double() const;
+  [[nodiscard]] Result<std::string_view> as_string() const;
+  [[nodiscard]] Result<const Array*> as_array() const;
+  [[nodiscard]] Result<const Object*> as_object() const;
+  /// An array of integers within the range, as one vector (no path is built unless one is wrong).
+  [[nodiscard]] Result<std::vector<std::int64_t>> as_ints(std::int64_t min = INT64_MIN,
+                                                          std::int64_t max = INT64_MAX) const;
+  [[nodiscard]] Result<std::vector<std::string>> as_strings() const;
+
+  /// Members that may be missing or null.
+  [[nodiscard]] Result<std::optional<bool>> optional_bool(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::int64_t>> optional_int(
+      std::string_view key, std::int64_t min = INT64_MIN, std::int64_t max = INT64_MAX) const;
+  [[nodiscard]] Result<std::optional<double>> optional_double(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::string>> optional_string(std::string_view key) const;
+
+  /// "PATH: expected WHAT, found ..." for checks that the caller makes.
+  [[nodiscard]] Status mismatch(std::string_view expected) const;
+  /// "PATH: WHAT".
+  [[nodiscard]] Status error(std::string_view what) const;
+
+ private:
+  [[nodiscard]] Field child(const Value& value, std::string_view key) const;
+  [[nodiscard]] Field child(const Value& value, std::size_t index) const;
+
+  const Value* value_;
+  std::string path_;
+};
+
+}  // namespace tandem::json

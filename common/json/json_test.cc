@@ -1,0 +1,331 @@
+#include "common/base/random.h"
+#include "common/json/field.h"
+#include "common/json/parse.h"
+#include "common/json/utf8.h"
+#include "common/json/value.h"
+#include "common/json/write.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+namespace tandem::json {
+namespace {
+
+struct TextRow {
+  const char* name;
+  std::string_view text;
+  std::string_view want;  // written again, or the error
+};
+
+TEST(Parse, AcceptsAndWritesBack) {
+  const TextRow rows[] = {
+      {"null", " null ", "null"},
+      {"words", "[true,false,null]", "[true,false,null]"},
+      {"ints",
+       "[0,-0,1,-1,9223372036854775807,-9223372036854775808]",
+       "[0,0,1,-1,9223372036854775807,-9223372036854775808]"},
+      {"uint",
+       "[9223372036854775808,18446744073709551615]",
+       "[9223372036854775808,18446744073709551615]"},
+      {"beyond 64 bits",
+       "[18446744073709551616,-9223372036854775809]",
+       "[18446744073709551616.0,-9223372036854775808.0]"},
+      {"doubles", "[1.0,0.1,1e22,-2.5E-3,1e-400,5e-324]", "[1.0,0.1,1e+22,-0.0025,0.0,5e-324]"},
+      {"escapes",
+       R"(["\"\\\/\b\f\n\r\t\u0041\u00e9\ud83d\ude42\u0000"])",
+       "[\"\\\"\\\\/\\b\\f\\n\\r\\tA\xC3\xA9\xF0\x9F\x99\x82\\u0000\"]"},
+      {"order", R"({"b":1,"a":{"d":[],"c":{}}})", R"({"b":1,"a":{"d":[],"c":{}}})"},
+      {"last duplicate wins", R"({"a":1,"b":2,"a":3})", R"({"a":3,"b":2})"},
+      {"space", " \t\r\n[ 1 , { \"a\" : 2 } ] \n", R"([1,{"a":2}])"},
+  };
+  for (const TextRow& row : rows) {
+    SCOPED_TRACE(row.name);
+    const auto value = parse(row.text);
+    ASSERT_TRUE(value.ok()) << value.status().message();
+    EXPECT_EQ(to_string(*value), row.want);
+  }
+}
+
+TEST(Parse, RefusesWithPlace) {
+  const TextRow rows[] = {
+      {"empty", "", "byte 0): expected a value, found the end"},
+      {"garbage after", "{} x", "byte 3): expected the end of the text, found 'x'"},
+      {"two values", "1 2", "expected the end of the text, found '2'"},
+      {"trailing comma", "[1,]", "byte 3): expected a value, found ']'"},
+      {"trailing comma in object", R"({"a":1,})", "expected a key in double quotes, found '}'"},
+      {"line and column", "{\n  \"a\": tru\n}", "line 2, column 8 (byte 9): expected a value"},
+      {"leading zero", "01", "must not start with 0"},
+      {"minus", "-", "expected a digit"},
+      {"point", "1.", "expected a digit after the decimal point"},
+      {"plus", "+1", "expected a value, found '+'"},
+      {"NaN", "NaN", "expected a value"},
+      {"huge number", "1e999", "number 1e999 is beyond the range of a double"},
+      {"control", "\"a\nb\"", "control character 0x0a in a string"},
+      {"bad escape", R"("\x41")", "after a backslash"},
+      {"short hex", R"("\u12")", "four hexadecimal digits"},
+      {"lone high", R"("\ud83dx")", "lone high surrogate"},
+      {"lone low", R"("\ude42")", "lone low surrogate"},
+      {"open string", "\"abc", "expected the end of the string"},
+      {"invalid utf-8", "[\"ab\xC3(\"]", "invalid UTF-8 at byte offset 4"},
+      {"overlong", "\"\xC0\x80\"", "invalid UTF-8 at byte offset 1"},
+      {"surrogate bytes", "\"\xED\xA0\x80\"", "invalid UTF-8 at byte offset 1"},
+      {"byte order mark", "\xEF\xBB\xBF{}", "found byte 0xef"},
+      {"single quotes", "{'a':1}", "expected a key in double quotes, found '''"},
+      {"comment", "[1 /* x */]", "expected ',' or ']', found '/'"},
+      {"nul", std::string_view("1\0", 2), "found byte 0x00"},
+  };
+  for (const TextRow& row : rows) {
+    SCOPED_TRACE(row.name);
+    const auto value = parse(row.text);
+    ASSERT_FALSE(value.ok());
+    EXPECT_EQ(value.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(value.status().message().find(row.want), std::string::npos)
+        << value.status().message();
+  }
+}
+
+TEST(Parse, Limits) {
+  const std::string deep(100000, '[');
+  const auto too_deep = parse(deep, {.max_depth = 1 << 20});
+  EXPECT_EQ(too_deep.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(too_deep.status().message().find("deeper than 1000"), std::string::npos);
+  EXPECT_EQ(parse(std::string(100000, '{')).status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(parse("[[]]", {.max_depth = 2}).ok());
+  EXPECT_FALSE(parse("[[[]]]", {.max_depth = 2}).ok());
+  EXPECT_TRUE(parse("[1]", {.max_bytes = 3}).ok());
+  EXPECT_EQ(parse("[1 ]", {.max_bytes = 3}).status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(parse("[1,2]", {.max_values = 3}).ok());
+  EXPECT_EQ(parse("[1,2,3]", {.max_values = 3}).status().code(), Code::kResourceExhausted);
+  const auto duplicate = parse(R"({"a":1,"a":2})", {.reject_duplicate_keys = true});
+  EXPECT_NE(duplicate.status().message().find("duplicate key \"a\""), std::string::npos);
+  EXPECT_TRUE(parse(std::string(1000, '[') + std::string(1000, ']'), {.max_depth = 1000}).ok());
+}
+
+TEST(Parse, File) {
+  const auto folder = std::filesystem::path(testing::TempDir());
+  const auto path = folder / ("tandem_json_test_" + std::to_string(::getpid()) + ".json");
+  EXPECT_EQ(parse_file(path).status().code(), Code::kNotFound);
+  std::ofstream(path) << "{\"a\": ";
+  const auto broken = parse_file(path);
+  EXPECT_EQ(broken.status().message().find(path.string() + ": line 1"), 0U);
+  std::ofstream(path) << "{\"a\": 1}";
+  EXPECT_TRUE(parse_file(path).ok());
+  EXPECT_EQ(parse_file(path, {.max_bytes = 4}).status().code(), Code::kResourceExhausted);
+  std::filesystem::remove(path);
+  EXPECT_EQ(parse_file(folder).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Object, ManyKeysStayOrderedAndFound) {
+  Object object;
+  for (int i = 0; i < 5000; ++i) {
+    EXPECT_TRUE(object.set("key" + std::to_string(i), i));
+  }
+  EXPECT_FALSE(object.set("key17", "new"));
+  EXPECT_TRUE(object.erase("key18"));
+  EXPECT_FALSE(object.erase("key18"));
+  EXPECT_EQ(object.size(), 4999U);
+  const Object copy = object;
+  EXPECT_EQ(*copy.find("key17"), Value("new"));
+  EXPECT_EQ(*copy.find("key4999"), Value(4999));
+  EXPECT_EQ(copy.find("key18"), nullptr);
+  EXPECT_EQ(copy.find("key5000"), nullptr);
+  EXPECT_EQ((copy.begin() + 18)->key, "key19");
+}
+
+TEST(Value, Equality) {
+  EXPECT_EQ(Value(1), Value(1.0));
+  EXPECT_FALSE(Value(1) == Value(1.5));
+  EXPECT_FALSE(Value(1) == Value(true));
+  EXPECT_FALSE(Value(INT64_MAX) == Value(0x1p63));
+  EXPECT_EQ(Value(std::uint64_t{1} << 63), Value(0x1p63));
+  EXPECT_EQ(*parse(R"({"a":1,"b":[2]})"), *parse(R"({"b":[2.0],"a":1})"));
+  EXPECT_FALSE(*parse(R"({"a":1})") == *parse(R"({"b":1})"));
+}
+
+TEST(Write, Numbers) {
+  struct Row {
+    double number;
+    std::string_view want;
+  };
+
+  const double inf = std::numeric_limits<double>::infinity();
+  const Row rows[] = {{0, "0.0"},
+                      {-0.0, "-0.0"},
+                      {0.1, "0.1"},
+                      {1e300, "1e+300"},
+                      {inf, "null"},
+                      {-inf, "null"},
+                      {NAN, "null"},
+                      {100, "100.0"}};
+  for (const Row& row : rows) {
+    std::string out;
+    append_number(out, row.number);
+    EXPECT_EQ(out, row.want);
+  }
+  std::string out;
+  append_number(out, 0.1F);
+  append_number(out, std::uint8_t{7});
+  append_number(out, UINT64_MAX);
+  append_number(out, INT64_MIN);
+  EXPECT_EQ(out, "0.1718446744073709551615-9223372036854775808");
+}
+
+TEST(Write, BrokenUtf8BecomesReplacement) {
+  std::string out;
+  append_string(out, "a\xC3(\xF0\x9F\x99z\xFF\x7F");
+  EXPECT_EQ(out, "\"a\xEF\xBF\xBD(\xEF\xBF\xBDz\xEF\xBF\xBD\x7F\"");
+}
+
+TEST(Write, WriterPlacesCommas) {
+  std::string out;
+  Writer w(out);
+  w.begin_object();
+  w.key("a");
+  w.begin_array();
+  w.number(1);
+  w.number(0.5F);
+  w.string("x\"");
+  w.begin_object();
+  w.end_object();
+  w.end_array();
+  w.key("b");
+  w.boolean(true);
+  w.key("c");
+  w.null();
+  w.key("d");
+  w.raw("[1]");
+  w.key("e");
+  w.value(Value::object({{"z", 1}}));
+  w.end_object();
+  EXPECT_EQ(out, R"({"a":[1,0.5,"x\"",{}],"b":true,"c":null,"d":[1],"e":{"z":1}})");
+  EXPECT_EQ(to_pretty_string(*parse(R"({"a":[1,{}],"b":[]})")),
+            "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
+}
+
+Value random_value(Random& random, int depth) {
+  switch (random.next() % (depth > 3 ? 6 : 8)) {
+    case 0:
+      return nullptr;
+    case 1:
+      return random.next() % 2 == 0;
+    case 2:
+      return static_cast<std::int64_t>(random.next() >> (random.next() % 64));
+    case 3:
+      return random.next();
+    case 4: {
+      double number = 0;
+      const std::uint64_t bits = random.next();
+      std::memcpy(&number, &bits, sizeof(number));
+      return std::isfinite(number) ? number : 0.25;
+    }
+    case 5: {
+      std::string text;
+      for (std::uint64_t i = random.next() % 12; i > 0; --i) {
+        const auto code =
+            static_cast<char32_t>(random.next() % (random.next() % 2 ? 128 : 0x11000));
+        append_utf8(text, code >= 0xD800 && code < 0xE000 ? U'?' : code);
+      }
+      return text;
+    }
+    case 6: {
+      Array items;
+      for (std::uint64_t i = random.next() % 5; i > 0; --i) {
+        items.push_back(random_value(random, depth + 1));
+      }
+      return items;
+    }
+    default: {
+      Object members;
+      for (std::uint64_t i = random.next() % 40; i > 0; --i) {
+        members.set("k" + std::to_string(random.next() % 60), random_value(random, depth + 1));
+      }
+      return members;
+    }
+  }
+}
+
+TEST(Property, ParseOfPrintIsTheSame) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Value value = random_value(random, 0);
+    for (const std::string& text : {to_string(value), to_pretty_string(value)}) {
+      const auto again = parse(text);
+      ASSERT_TRUE(again.ok()) << again.status().message() << "\n" << text;
+      EXPECT_EQ(*again, value);
+      EXPECT_EQ(to_string(*again), to_string(value));
+    }
+    // Damaged texts fail or parse, they do not crash.
+    std::string damaged = to_string(value);
+    for (int i = 0; i < 20; ++i) {
+      damaged[random.next() % damaged.size()] = static_cast<char>(random.next());
+      const auto result = parse(damaged);
+      if (!result.ok()) continue;
+      EXPECT_EQ(find_invalid_utf8(to_string(*result)), to_string(*result).size());
+    }
+  }
+}
+
+TEST(Field, ErrorsNamePathAndValue) {
+  const Value root = *parse(R"({"sampling_params":{"temperature":"x","n":1.5,"top_k":-3,"ok":7.0},
+      "messages":[{"role":1}],"ids":[1,2,"a"],"big":18446744073709551615,"none":null})");
+  const Field field(root);
+  const Field params = *field.at("sampling_params");
+  EXPECT_EQ(params.at("temperature")->as_double().status().message(),
+            "sampling_params.temperature: expected a number, found string \"x\"");
+  EXPECT_EQ(params.at("n")->as_int().status().message(),
+            "sampling_params.n: expected an integer, found number 1.5");
+  EXPECT_EQ(params.at("top_k")->as_int(1, 10).status().message(),
+            "sampling_params.top_k: expected an integer from 1 to 10, found integer -3");
+  EXPECT_EQ(params.at("ok")->as_int().value(), 7);
+  EXPECT_EQ(params.at("gone").status().message(), "sampling_params.gone: missing");
+  const auto messages = field.at("messages")->items();
+  EXPECT_EQ((*messages)[0].at("role")->as_string().status().message(),
+            "messages[0].role: expected a string, found integer 1");
+  EXPECT_EQ(field.at("ids")->as_ints().status().message(),
+            "ids[2]: expected an integer, found string \"a\"");
+  EXPECT_EQ(field.at("ids")->as_strings().status().message(),
+            "ids[0]: expected a string, found integer 1");
+  EXPECT_EQ(field.at("big")->as_uint().value(), UINT64_MAX);
+  EXPECT_FALSE(field.at("big")->as_int().ok());
+  EXPECT_EQ(field.as_array().status().message(), "expected an array, found object with 5 keys");
+  EXPECT_FALSE(field.find("none").has_value());
+  EXPECT_FALSE(field.optional_bool("none").value().has_value());
+  EXPECT_FALSE(field.optional_string("missing").value().has_value());
+  EXPECT_FALSE(params.optional_string("n").ok());
+  EXPECT_EQ(params.optional_double("n").value(), 1.5);
+  EXPECT_EQ(params.optional_int("top_k").value(), -3);
+}
+
+TEST(Utf8, MaximalParts) {
+  struct Row {
+    std::string_view bytes;
+    std::uint32_t byte_count;
+    bool truncated;
+  };
+
+  const Row rows[] = {{"\xF0\x9F\x99", 3, true},
+                      {"\xF0\x9Fx", 2, false},
+                      {"\xE2\x28", 1, false},
+                      {"\xF5\x80", 1, false},
+                      {"\x80\x80", 1, false},
+                      {"\xE0\x80", 1, false},
+                      {"\xC3", 1, true}};
+  for (const Row& row : rows) {
+    const Utf8Step step = decode_utf8(row.bytes);
+    EXPECT_FALSE(step.valid);
+    EXPECT_EQ(step.byte_count, row.byte_count);
+    EXPECT_EQ(step.truncated, row.truncated);
+  }
+  std::string out;
+  append_utf8_lossy(out, "abcdefgh\xC3\xA9\xFF");
+  EXPECT_EQ(out, "abcdefgh\xC3\xA9\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace tandem::json

@@ -1,0 +1,382 @@
+#include "common/json/parse.h"
+
+#include "common/json/utf8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <system_error>
+
+namespace tandem::json {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// A container that is still being filled.
+struct Frame {
+  bool is_object = false;
+  Array items;
+  Object members;
+  std::string key;
+};
+
+class Parser {
+ public:
+  Parser(std::string_view text, const ParseOptions& options)
+      : text_(text), options_(options), max_depth_(std::min(options.max_depth, kDepthCeiling)) {}
+
+  Result<Value> run();
+
+ private:
+  [[nodiscard]] bool at_end() const { return pos_ >= text_.size(); }
+
+  [[nodiscard]] char peek() const { return text_[pos_]; }
+
+  void skip_space();
+  [[nodiscard]] Status error(std::size_t at, std::string_view what) const;
+  [[nodiscard]] Status expected(std::string_view what) const;
+  [[nodiscard]] std::string found() const;
+  /// Reads a scalar, or opens a container (then the result is nullopt).
+  Result<std::optional<Value>> read_value();
+  Status open(bool is_object);
+  Status read_key(Frame& frame);
+  Result<std::string> read_string();
+  Status read_escape(std::string& out);
+  Result<char32_t> read_hex4();
+  Result<Value> read_number();
+  Result<Value> to_double(std::string_view token, std::size_t start);
+  Result<Value> read_word();
+  Status attach(Frame& frame, Value value);
+  /// After a value inside a container: "," or the end. True when the container ended.
+  Result<bool> next_or_close(Frame& frame);
+
+  std::string_view text_;
+  const ParseOptions& options_;
+  std::size_t max_depth_;
+  std::size_t pos_ = 0;
+  std::size_t value_count_ = 0;
+  std::vector<Frame> stack_;
+};
+
+void Parser::skip_space() {
+  while (pos_ < text_.size()) {
+    const char c = text_[pos_];
+    if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return;
+    ++pos_;
+  }
+}
+
+Status Parser::error(std::size_t at, std::string_view what) const {
+  const std::string_view before = text_.substr(0, at);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = newline == std::string_view::npos ? at + 1 : at - newline;
+  return invalid_argument(fmt::format("line {}, column {} (byte {}): {}", line, column, at, what));
+}
+
+std::string Parser::found() const {
+  if (at_end()) return "the end of the text";
+  const auto byte = static_cast<unsigned char>(peek());
+  if (byte > 0x20 && byte < 0x7F) return fmt::format("'{}'", peek());
+  return fmt::format("byte 0x{:02x}", byte);
+}
+
+Status Parser::expected(std::string_view what) const {
+  return error(pos_, fmt::format("expected {}, found {}", what, found()));
+}
+
+Status Parser::open(bool is_object) {
+  if (stack_.size() >= max_depth_) {
+    return resource_exhausted(
+        fmt::format("byte {}: nested deeper than {} levels", pos_, max_depth_));
+  }
+  ++pos_;
+  stack_.emplace_back();
+  stack_.back().is_object = is_object;
+  return {};
+}
+
+Result<std::optional<Value>> Parser::read_value() {
+  skip_space();
+  if (++value_count_ > options_.max_values) {
+    return resource_exhausted(
+        fmt::format("byte {}: more than {} values", pos_, options_.max_values));
+  }
+  if (at_end()) return expected("a value");
+  const char c = peek();
+  if (c == '{' || c == '[') {
+    TANDEM_TRY(open(c == '{'));
+    return std::optional<Value>();
+  }
+  if (c == '"') {
+    TANDEM_TRY(std::string text, read_string());
+    return std::optional<Value>(Value(std::move(text)));
+  }
+  if (c == '-' || is_digit(c)) {
+    TANDEM_TRY(Value number, read_number());
+    return std::optional<Value>(std::move(number));
+  }
+  TANDEM_TRY(Value word, read_word());
+  return std::optional<Value>(std::move(word));
+}
+
+Result<Value> Parser::read_word() {
+  struct Word {
+    std::string_view text;
+    Value value;
+  };
+
+  const Word words[] = {{"true", true}, {"false", false}, {"null", nullptr}};
+  for (const Word& word : words) {
+    if (text_.substr(pos_, word.text.size()) == word.text) {
+      pos_ += word.text.size();
+      return word.value;
+    }
+  }
+  return expected("a value");
+}
+
+Result<Value> Parser::read_number() {
+  const std::size_t start = pos_;
+  const auto skip_digits = [&] {
+    const std::size_t first = pos_;
+    while (!at_end() && is_digit(peek())) {
+      ++pos_;
+    }
+    return pos_ > first;
+  };
+  const bool negative = peek() == '-';
+  if (negative) ++pos_;
+  const bool zero = !at_end() && peek() == '0';
+  if (!skip_digits()) return expected("a digit");
+  if (zero && pos_ - start > (negative ? 2U : 1U)) {
+    return error(start, "a number must not start with 0 followed by digits");
+  }
+  bool integer = true;
+  if (!at_end() && peek() == '.') {
+    integer = false;
+    ++pos_;
+    if (!skip_digits()) return expected("a digit after the decimal point");
+  }
+  if (!at_end() && (peek() == 'e' || peek() == 'E')) {
+    integer = false;
+    ++pos_;
+    if (!at_end() && (peek() == '+' || peek() == '-')) ++pos_;
+    if (!skip_digits()) return expected("a digit in the exponent");
+  }
+  const std::string_view token = text_.substr(start, pos_ - start);
+  const char* end = token.data() + token.size();
+  if (integer) {
+    std::int64_t number = 0;
+    if (std::from_chars(token.data(), end, number).ec == std::errc()) return Value(number);
+    std::uint64_t large = 0;
+    if (!negative && std::from_chars(token.data(), end, large).ec == std::errc()) {
+      return Value(large);
+    }
+  }
+  return to_double(token, start);
+}
+
+Result<Value> Parser::to_double(std::string_view token, std::size_t start) {
+  double number = 0;
+  const auto [end, code] = std::from_chars(token.data(), token.data() + token.size(), number);
+  if (code == std::errc()) return Value(number);
+  // from_chars does not say whether the value was too large or too small; strtod does.
+  number = std::strtod(std::string(token).c_str(), nullptr);
+  if (std::isfinite(number)) return Value(number);
+  return error(start,
+               fmt::format("number {} is beyond the range of a double", token.substr(0, 40)));
+}
+
+Result<char32_t> Parser::read_hex4() {
+  char32_t code = 0;
+  for (int i = 0; i < 4; ++i) {
+    if (at_end()) return expected("four hexadecimal digits after \\u");
+    const char c = peek();
+    const char lower = static_cast<char>(c | 0x20);
+    if (is_digit(c)) {
+      code = code * 16 + static_cast<char32_t>(c - '0');
+    } else if (lower >= 'a' && lower <= 'f') {
+      code = code * 16 + static_cast<char32_t>(lower - 'a' + 10);
+    } else {
+      return expected("four hexadecimal digits after \\u");
+    }
+    ++pos_;
+  }
+  return code;
+}
+
+Status Parser::read_escape(std::string& out) {
+  const std::size_t start = pos_++;
+  if (at_end()) return expected("an escape");
+  const char c = peek();
+  if (c != 'u') {
+    constexpr std::string_view kNames = "\"\\/bfnrt";
+    constexpr std::string_view kChars = "\"\\/\b\f\n\r\t";
+    const std::size_t which = kNames.find(c);
+    if (which == std::string_view::npos) return expected("one of \"\\/bfnrtu after a backslash");
+    out.push_back(kChars[which]);
+    ++pos_;
+    return {};
+  }
+  ++pos_;
+  TANDEM_TRY(char32_t code, read_hex4());
+  if (code >= 0xDC00 && code <= 0xDFFF) return error(start, "lone low surrogate");
+  if (code >= 0xD800 && code <= 0xDBFF) {
+    if (text_.substr(pos_, 2) != "\\u") return error(start, "lone high surrogate");
+    pos_ += 2;
+    TANDEM_TRY(char32_t low, read_hex4());
+    if (low < 0xDC00 || low > 0xDFFF) return error(start, "lone high surrogate");
+    code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+  }
+  append_utf8(out, code);
+  return {};
+}
+
+Result<std::string> Parser::read_string() {
+  ++pos_;
+  std::string out;
+  while (true) {
+    const std::size_t start = pos_;
+    while (pos_ < text_.size()) {
+      const auto c = static_cast<unsigned char>(text_[pos_]);
+      if (c == '"' || c == '\\' || c < 0x20 || c >= 0x80) break;
+      ++pos_;
+    }
+    out.append(text_.substr(start, pos_ - start));
+    if (at_end()) return expected("the end of the string");
+    const auto c = static_cast<unsigned char>(peek());
+    if (c == '"') {
+      ++pos_;
+      return out;
+    }
+    if (c == '\\') {
+      TANDEM_TRY(read_escape(out));
+    } else if (c < 0x20) {
+      return error(pos_, fmt::format("control character 0x{:02x} in a string", c));
+    } else {
+      const Utf8Step step = decode_utf8(text_.substr(pos_));
+      if (!step.valid) return error(pos_, fmt::format("invalid UTF-8 at byte offset {}", pos_));
+      out.append(text_.substr(pos_, step.byte_count));
+      pos_ += step.byte_count;
+    }
+  }
+}
+
+Status Parser::read_key(Frame& frame) {
+  skip_space();
+  if (at_end() || peek() != '"') return expected("a key in double quotes");
+  const std::size_t start = pos_;
+  TANDEM_TRY(frame.key, read_string());
+  if (options_.reject_duplicate_keys && frame.members.contains(frame.key)) {
+    return error(start, fmt::format("duplicate key \"{}\"", frame.key.substr(0, 80)));
+  }
+  skip_space();
+  if (at_end() || peek() != ':') return expected("':'");
+  ++pos_;
+  return {};
+}
+
+Status Parser::attach(Frame& frame, Value value) {
+  if (frame.is_object) {
+    frame.members.set(std::move(frame.key), std::move(value));
+  } else {
+    frame.items.push_back(std::move(value));
+  }
+  return {};
+}
+
+Result<bool> Parser::next_or_close(Frame& frame) {
+  skip_space();
+  const char close = frame.is_object ? '}' : ']';
+  if (!at_end() && peek() == close) {
+    ++pos_;
+    return true;
+  }
+  if (at_end() || peek() != ',') return expected(frame.is_object ? "',' or '}'" : "',' or ']'");
+  ++pos_;
+  if (frame.is_object) TANDEM_TRY(read_key(frame));
+  return false;
+}
+
+Result<Value> Parser::run() {
+  if (text_.size() > options_.max_bytes) {
+    return resource_exhausted(
+        fmt::format("{} bytes of JSON, at most {} are allowed", text_.size(), options_.max_bytes));
+  }
+  Value done;
+  while (true) {
+    TANDEM_TRY(auto value, read_value());
+    bool closed = false;
+    if (value) {
+      done = std::move(*value);
+    } else {
+      // A new container: it may end at once.
+      Frame& frame = stack_.back();
+      skip_space();
+      closed = !at_end() && peek() == (frame.is_object ? '}' : ']');
+      if (closed) ++pos_;
+      if (!closed) {
+        if (frame.is_object) TANDEM_TRY(read_key(frame));
+        continue;
+      }
+    }
+    while (true) {
+      if (closed) {
+        Frame& frame = stack_.back();
+        done = frame.is_object ? Value(std::move(frame.members)) : Value(std::move(frame.items));
+        stack_.pop_back();
+      }
+      if (stack_.empty()) {
+        skip_space();
+        if (!at_end()) return expected("the end of the text");
+        return done;
+      }
+      TANDEM_TRY(attach(stack_.back(), std::move(done)));
+      TANDEM_TRY(closed, next_or_close(stack_.back()));
+      if (!closed) break;
+    }
+  }
+}
+
+}  // namespace
+
+Result<Value> parse(std::string_view text, const ParseOptions& options) {
+  return Parser(text, options).run();
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code code;
+  const auto status = std::filesystem::status(path, code);
+  if (!std::filesystem::exists(status)) return not_found(path.string() + ": no such file");
+  if (!std::filesystem::is_regular_file(status)) {
+    return invalid_argument(path.string() + ": expected a regular file");
+  }
+  const std::uintmax_t size = std::filesystem::file_size(path, code);
+  if (code) return invalid_argument(path.string() + ": " + code.message());
+  if (size > max_bytes) {
+    return resource_exhausted(
+        fmt::format("{}: {} bytes, at most {} are allowed", path.string(), size, max_bytes));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));
+  if (!file) return invalid_argument(path.string() + ": cannot be read");
+  return text;
+}
+
+Result<Value> parse_file(const std::filesystem::path& path, const ParseOptions& options) {
+  TANDEM_TRY(const std::string text, read_text_file(path, options.max_bytes));
+  auto value = parse(text, options);
+  if (!value.ok()) return value.status().with_context(path.string());
+  return value;
+}
+
+}  // namespace tandem::json

@@ -1,0 +1,167 @@
+#include "common/model/decoder_weights.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <initializer_list>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace tandem::model {
+namespace {
+
+using kernels::DType;
+
+/// One matrix of the file that goes into a Linear.
+struct Part {
+  std::string name;  ///< Without ".weight" and ".bias".
+  std::int64_t rows = 0;
+};
+
+class Loader {
+ public:
+  Loader(const ModelConfig& config,
+         const WeightNames& names,
+         WeightSource& source,
+         const PackOptions& options)
+      : config_(config), names_(names), source_(source), options_(options) {}
+
+  Result<DecoderWeights> load() {
+    DecoderWeights decoder;
+    TANDEM_TRY(load_embedding(decoder));
+    for (std::int64_t layer = 0; layer < config_.layer_count; ++layer) {
+      TANDEM_TRY(LayerWeights weights,
+                 load_layer(fmt::format("{}{}.", names_.layer_prefix, layer)));
+      decoder.layers.push_back(std::move(weights));
+    }
+    TANDEM_TRY(decoder.final_norm, norm(std::string(names_.final_norm), config_.hidden_size));
+    const std::string_view head = config_.tie_word_embeddings ? names_.embedding : names_.lm_head;
+    TANDEM_TRY(decoder.lm_head,
+               linear({{std::string(head), config_.vocab_size}}, config_.hidden_size, false));
+    return decoder;
+  }
+
+ private:
+  Result<std::vector<float>> norm(const std::string& name, std::int64_t size) {
+    return source_.vector(name + ".weight", size);
+  }
+
+  Result<Linear> linear(std::initializer_list<Part> parts, std::int64_t cols, bool with_bias) {
+    std::vector<SourceMatrix> matrices;
+    std::vector<kernels::MatrixView> views;
+    Linear result;
+    for (const Part& part : parts) {
+      TANDEM_TRY(SourceMatrix matrix,
+                 source_.matrix(part.name + ".weight", {.rows = part.rows, .cols = cols}));
+      views.push_back(matrix.view);
+      matrices.push_back(std::move(matrix));
+      if (!with_bias) continue;
+      TANDEM_TRY(const std::vector<float> bias, source_.vector(part.name + ".bias", part.rows));
+      result.bias.insert(result.bias.end(), bias.begin(), bias.end());
+    }
+    result.weight = options_.backend->pack(views, options_.dtype, *options_.pool);
+    if (result.weight == nullptr) {
+      return resource_exhausted(
+          fmt::format("tensor '{}.weight': no memory to pack {} columns of {}",
+                      parts.begin()->name,
+                      cols,
+                      kernels::dtype_name(options_.dtype)));
+    }
+    return result;
+  }
+
+  Result<LayerWeights> load_layer(const std::string& prefix) {
+    const auto named = [&](std::string_view name) { return prefix + std::string(name); };
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t kv_size = config_.kv_size();
+    LayerWeights layer;
+    TANDEM_TRY(layer.input_norm, norm(named(names_.input_norm), hidden));
+    TANDEM_TRY(layer.qkv,
+               linear({{named(names_.query), config_.query_size()},
+                       {named(names_.key), kv_size},
+                       {named(names_.value), kv_size}},
+                      hidden,
+                      config_.qkv_bias));
+    if (config_.qk_norm) {
+      TANDEM_TRY(layer.query_norm, norm(named(names_.query_norm), config_.head_dim));
+      TANDEM_TRY(layer.key_norm, norm(named(names_.key_norm), config_.head_dim));
+    }
+    TANDEM_TRY(layer.output,
+               linear({{named(names_.output), hidden}}, config_.query_size(), config_.output_bias));
+    TANDEM_TRY(layer.post_attention_norm, norm(named(names_.post_attention_norm), hidden));
+    TANDEM_TRY(layer.gate_up,
+               linear({{named(names_.gate), config_.intermediate_size},
+                       {named(names_.up), config_.intermediate_size}},
+                      hidden,
+                      config_.mlp_bias));
+    TANDEM_TRY(layer.down,
+               linear({{named(names_.down), hidden}}, config_.intermediate_size, config_.mlp_bias));
+    return layer;
+  }
+
+  /// Lookups read single rows, so the table stays as the file has it, mapped, unless the compute
+  /// dtype rounds it.
+  Status load_embedding(DecoderWeights& decoder) {
+    const std::string name = std::string(names_.embedding) + ".weight";
+    TANDEM_TRY(SourceMatrix matrix,
+               source_.matrix(name, {.rows = config_.vocab_size, .cols = config_.hidden_size}));
+    decoder.embedding = matrix.view;
+    decoder.embedding_storage = std::move(matrix.storage);
+    if (matrix.view.dtype == options_.dtype || options_.dtype == DType::kF32) return {};
+    return narrow_embedding(decoder, name);
+  }
+
+  Status narrow_embedding(DecoderWeights& decoder, const std::string& name) {
+    const kernels::MatrixView from = decoder.embedding;
+    std::vector<std::byte> storage;
+    try {
+      storage.resize(from.rows * from.cols * kernels::dtype_bytes(options_.dtype));
+    } catch (const std::bad_alloc&) {
+      return resource_exhausted(fmt::format(
+          "tensor '{}': no memory for a copy in {}", name, kernels::dtype_name(options_.dtype)));
+    }
+    const auto* source = static_cast<const std::byte*>(from.data);
+    for (std::size_t i = 0; i < from.rows * from.cols; ++i) {
+      const float value = widened(source, from.dtype, i);
+      const std::uint16_t bits =
+          options_.dtype == DType::kF16 ? kernels::f32_to_f16(value) : kernels::f32_to_bf16(value);
+      std::memcpy(storage.data() + i * sizeof bits, &bits, sizeof bits);
+    }
+    decoder.embedding_storage = std::move(storage);
+    decoder.embedding.data = decoder.embedding_storage.data();
+    decoder.embedding.dtype = options_.dtype;
+    return {};
+  }
+
+  const ModelConfig& config_;
+  const WeightNames& names_;
+  WeightSource& source_;
+  const PackOptions& options_;
+};
+
+}  // namespace
+
+Result<DecoderWeights> load_decoder(const ModelConfig& config,
+                                    const WeightNames& names,
+                                    WeightSource& source,
+                                    const PackOptions& options) {
+  return Loader(config, names, source, options).load();
+}
+
+Status own_embedding(DecoderWeights& decoder) {
+  if (!decoder.embedding_storage.empty()) return {};
+  const kernels::MatrixView& from = decoder.embedding;
+  const std::size_t bytes = from.rows * from.cols * kernels::dtype_bytes(from.dtype);
+  try {
+    const auto* data = static_cast<const std::byte*>(from.data);
+    decoder.embedding_storage.assign(data, data + bytes);
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted(fmt::format("no memory for {} bytes of embeddings", bytes));
+  }
+  decoder.embedding.data = decoder.embedding_storage.data();
+  return {};
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,297 @@
+// The forward pass: checks, then blocks over a ragged batch.
+#include "common/base/failpoint.h"
+#include "common/model/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace tandem::model {
+namespace {
+
+const float* bias_or_null(const Linear& linear) {
+  return linear.bias.empty() ? nullptr : linear.bias.data();
+}
+
+kernels::RaggedTokens ragged(const ForwardBatch& batch) {
+  return {.tokens = batch.token_ids.size(),
+          .sequence = batch.sequence.data(),
+          .position = batch.positions.data(),
+          .sequences = batch.sequences.data(),
+          .sequence_count = batch.sequences.size()};
+}
+
+Status out_of_range(const char* what, std::size_t row, std::int64_t value, std::int64_t end) {
+  return invalid_argument(
+      fmt::format("forward: {} of row {} is {}, expected 0 to {}", what, row, value, end - 1));
+}
+
+bool outside(std::int64_t value, std::int64_t end) {
+  return value < 0 || value >= end;
+}
+
+}  // namespace
+
+Status Model::check_rows(std::span<const std::int32_t> rows, std::size_t token_count) const {
+  if (rows.size() > static_cast<std::size_t>(limits_.logit_row_count_max)) {
+    return invalid_argument(fmt::format("forward: logits of {} rows are wanted, the limit is {}",
+                                        rows.size(),
+                                        limits_.logit_row_count_max));
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (outside(rows[i], static_cast<std::int64_t>(token_count))) {
+      return out_of_range("logit row", i, rows[i], static_cast<std::int64_t>(token_count));
+    }
+  }
+  return {};
+}
+
+Status Model::check_batch(const ForwardBatch& batch) const {
+  const std::size_t tokens = batch.token_ids.size();
+  if (tokens > static_cast<std::size_t>(limits_.token_count_max) ||
+      batch.sequences.size() > static_cast<std::size_t>(limits_.sequence_count_max)) {
+    return invalid_argument(
+        fmt::format("forward: {} tokens of {} sequences, the limits are {} and {}",
+                    tokens,
+                    batch.sequences.size(),
+                    limits_.token_count_max,
+                    limits_.sequence_count_max));
+  }
+  if (batch.positions.size() != tokens || batch.sequence.size() != tokens ||
+      batch.kv.page_size == 0) {
+    return invalid_argument(
+        fmt::format("forward: {} token ids, {} positions, {} sequence indices, pages of {} tokens",
+                    tokens,
+                    batch.positions.size(),
+                    batch.sequence.size(),
+                    batch.kv.page_size));
+  }
+  const auto sequence_count = static_cast<std::int64_t>(batch.sequences.size());
+  for (std::size_t row = 0; row < tokens; ++row) {
+    if (outside(batch.token_ids[row], config_.vocab_size)) {
+      return out_of_range("token id", row, batch.token_ids[row], config_.vocab_size);
+    }
+    if (outside(batch.positions[row], context_length_)) {
+      return out_of_range("position", row, batch.positions[row], context_length_);
+    }
+    if (outside(batch.sequence[row], sequence_count)) {
+      return out_of_range("sequence", row, batch.sequence[row], sequence_count);
+    }
+    // The page that this row is written to; those it reads were written by rows checked like it.
+    const SequencePages& pages = batch.sequences[static_cast<std::size_t>(batch.sequence[row])];
+    const std::size_t index = static_cast<std::size_t>(batch.positions[row]) / batch.kv.page_size;
+    if (index >= pages.page_count) {
+      return out_of_range("page index",
+                          row,
+                          static_cast<std::int64_t>(index),
+                          static_cast<std::int64_t>(pages.page_count));
+    }
+    if (outside(pages.pages[index], static_cast<std::int64_t>(batch.kv.page_count))) {
+      return out_of_range(
+          "page", row, pages.pages[index], static_cast<std::int64_t>(batch.kv.page_count));
+    }
+  }
+  return check_rows(batch.logit_rows, tokens);
+}
+
+Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
+  TANDEM_TRY(failpoint::hit("model.forward"));
+  last_token_count_ = 0;
+  TANDEM_TRY(check_batch(batch));
+  backend_->embedding({.table = weights_.embedding,
+                       .ids = batch.token_ids.data(),
+                       .tokens = batch.token_ids.size(),
+                       .out = workspace_.hidden.data()},
+                      *pool_);
+  run_layers(batch);
+  last_token_count_ = batch.token_ids.size();
+  run_head(batch.logit_rows, output);
+  return {};
+}
+
+Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) {
+  TANDEM_TRY(check_rows(rows, last_token_count_));
+  run_head(rows, output);
+  return {};
+}
+
+void Model::run_layers(const ForwardBatch& batch) {
+  capture(batch, 0);
+  const std::size_t layer_count = weights_.layers.size();
+  for (std::size_t layer = 0; layer < layer_count; ++layer) {
+    attention_block(batch, layer);
+    mlp_block(layer, batch.token_ids.size());
+    progress_.fetch_add(1, std::memory_order_relaxed);
+    capture(batch, layer + 1);
+  }
+}
+
+/// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
+void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
+  const LayerWeights& weights = weights_.layers[layer];
+  const std::size_t tokens = batch.token_ids.size();
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto heads = static_cast<std::size_t>(config_.head_count);
+  const auto kv_heads = static_cast<std::size_t>(config_.kv_head_count);
+  const auto head_dim = static_cast<std::size_t>(config_.head_dim);
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const std::size_t stride = (heads + 2 * kv_heads) * head_dim;
+  float* query = workspace_.qkv.data();
+  float* key = query + heads * head_dim;
+  float* value = key + kv_heads * head_dim;
+
+  backend_->rms_norm({.x = workspace_.hidden.data(),
+                      .weight = weights.input_norm.data(),
+                      .y = workspace_.normed.data(),
+                      .rows = tokens,
+                      .dim = hidden,
+                      .eps = eps},
+                     *pool_);
+  backend_->linear({.x = workspace_.normed.data(),
+                    .weight = weights.qkv.weight.get(),
+                    .bias = bias_or_null(weights.qkv),
+                    .y = query,
+                    .tokens = tokens},
+                   *pool_);
+
+  struct Rotated {
+    float* x;
+    std::size_t heads;
+    const std::vector<float>& norm;
+  };
+
+  for (const Rotated& part :
+       {Rotated{query, heads, weights.query_norm}, Rotated{key, kv_heads, weights.key_norm}}) {
+    if (!part.norm.empty()) {
+      backend_->head_norm({.x = part.x,
+                           .x_stride = stride,
+                           .weight = part.norm.data(),
+                           .tokens = tokens,
+                           .heads = part.heads,
+                           .head_dim = head_dim,
+                           .eps = eps},
+                          *pool_);
+    }
+    backend_->rope({.x = part.x,
+                    .x_stride = stride,
+                    .positions = batch.positions.data(),
+                    .cos = rope_.cos.data(),
+                    .sin = rope_.sin.data(),
+                    .tokens = tokens,
+                    .heads = part.heads,
+                    .head_dim = head_dim},
+                   *pool_);
+  }
+  const kernels::KvLayer kv =
+      kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
+  // Written before it is read, also within this batch: a token sees its chunk's K and V through
+  // the pages, rounded to their dtype, exactly as a later chunk will.
+  backend_->write_kv({.k = key,
+                      .v = value,
+                      .k_stride = stride,
+                      .v_stride = stride,
+                      .batch = ragged(batch),
+                      .kv = kv},
+                     *pool_);
+  if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
+  backend_->attention({.q = query,
+                       .q_stride = stride,
+                       .out = workspace_.attention.data(),
+                       .batch = ragged(batch),
+                       .kv = kv,
+                       .heads = heads,
+                       .scale = 1.0F / std::sqrt(static_cast<float>(head_dim)),
+                       .window = config_.window[layer]},
+                      *pool_);
+  backend_->linear({.x = workspace_.attention.data(),
+                    .weight = weights.output.weight.get(),
+                    .bias = bias_or_null(weights.output),
+                    .y = workspace_.hidden.data(),
+                    .tokens = tokens,
+                    .accumulate = true},
+                   *pool_);
+}
+
+/// hidden += down(silu(gate) * up)
+void Model::mlp_block(std::size_t layer, std::size_t token_count) {
+  const LayerWeights& weights = weights_.layers[layer];
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
+  float* gate = workspace_.gate_up.data();
+  backend_->rms_norm({.x = workspace_.hidden.data(),
+                      .weight = weights.post_attention_norm.data(),
+                      .y = workspace_.normed.data(),
+                      .rows = token_count,
+                      .dim = hidden,
+                      .eps = static_cast<float>(config_.rms_norm_eps)},
+                     *pool_);
+  backend_->linear({.x = workspace_.normed.data(),
+                    .weight = weights.gate_up.weight.get(),
+                    .bias = bias_or_null(weights.gate_up),
+                    .y = gate,
+                    .tokens = token_count},
+                   *pool_);
+  backend_->silu_mul({.gate = gate,
+                      .up = gate + intermediate,
+                      .in_stride = 2 * intermediate,
+                      .out = gate,
+                      .out_stride = 2 * intermediate,
+                      .tokens = token_count,
+                      .dim = intermediate},
+                     *pool_);
+  backend_->linear({.x = gate,
+                    .x_stride = 2 * intermediate,
+                    .weight = weights.down.weight.get(),
+                    .bias = bias_or_null(weights.down),
+                    .y = workspace_.hidden.data(),
+                    .tokens = token_count,
+                    .accumulate = true},
+                   *pool_);
+}
+
+void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const float* from = workspace_.hidden.data() + static_cast<std::size_t>(rows[i]) * hidden;
+    std::memcpy(workspace_.rows.data() + i * hidden, from, hidden * sizeof(float));
+  }
+  backend_->rms_norm({.x = workspace_.rows.data(),
+                      .weight = weights_.final_norm.data(),
+                      .y = workspace_.rows_normed.data(),
+                      .rows = rows.size(),
+                      .dim = hidden,
+                      .eps = static_cast<float>(config_.rms_norm_eps)},
+                     *pool_);
+  backend_->linear({.x = workspace_.rows_normed.data(),
+                    .weight = weights_.lm_head.weight.get(),
+                    .bias = nullptr,
+                    .y = workspace_.logits.data(),
+                    .tokens = rows.size()},
+                   *pool_);
+  output = {.logits = workspace_.logits.data(),
+            .rows = rows.size(),
+            .vocab_size = static_cast<std::size_t>(config_.vocab_size)};
+}
+
+/// Copies the residual stream out for tests; the last entry goes through the final norm.
+void Model::capture(const ForwardBatch& batch, std::size_t index) {
+  if (batch.hidden_states == nullptr) return;
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const std::size_t tokens = batch.token_ids.size();
+  float* out = batch.hidden_states + index * tokens * hidden;
+  if (index < weights_.layers.size()) {
+    std::memcpy(out, workspace_.hidden.data(), tokens * hidden * sizeof(float));
+    return;
+  }
+  backend_->rms_norm({.x = workspace_.hidden.data(),
+                      .weight = weights_.final_norm.data(),
+                      .y = out,
+                      .rows = tokens,
+                      .dim = hidden,
+                      .eps = static_cast<float>(config_.rms_norm_eps)},
+                     *pool_);
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,66 @@
+#include "common/model/memory_plan.h"
+
+#include <cstddef>
+
+namespace tandem::model {
+namespace {
+
+std::uint64_t packed(const PlanOptions& options, std::int64_t rows, std::int64_t cols) {
+  return options.backend->packed_bytes(
+      static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), options.weight_dtype);
+}
+
+std::uint64_t layer_weight_bytes(const ModelConfig& config, const PlanOptions& options) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t qkv = config.query_size() + 2 * config.kv_size();
+  std::int64_t floats = 2 * hidden;
+  if (config.qkv_bias) floats += qkv;
+  if (config.output_bias) floats += hidden;
+  if (config.mlp_bias) floats += 2 * config.intermediate_size + hidden;
+  if (config.qk_norm) floats += 2 * config.head_dim;
+  return packed(options, qkv, hidden) + packed(options, hidden, config.query_size()) +
+         packed(options, 2 * config.intermediate_size, hidden) +
+         packed(options, hidden, config.intermediate_size) +
+         static_cast<std::uint64_t>(floats) * sizeof(float);
+}
+
+}  // namespace
+
+KvLayout make_kv_layout(const ModelConfig& config,
+                        kernels::DType kv_dtype,
+                        std::int64_t page_size) {
+  return {.page_size = static_cast<std::size_t>(page_size),
+          .layer_count = static_cast<std::size_t>(config.layer_count),
+          .kv_head_count = static_cast<std::size_t>(config.kv_head_count),
+          .head_dim = static_cast<std::size_t>(config.head_dim),
+          .dtype = kv_dtype};
+}
+
+std::int64_t activation_floats_per_token(const ModelConfig& config) {
+  return 2 * config.hidden_size + config.query_size() + 2 * config.kv_size() + config.query_size() +
+         2 * config.intermediate_size;
+}
+
+MemoryPlan plan_memory(const ModelConfig& config, const PlanOptions& options) {
+  const PassLimits& limits = options.limits;
+  const std::int64_t context =
+      limits.context_length != 0 ? limits.context_length : config.context_length();
+  const auto floats = [](std::int64_t count) {
+    return static_cast<std::uint64_t>(count) * sizeof(float);
+  };
+  MemoryPlan plan;
+  plan.weight_bytes =
+      static_cast<std::uint64_t>(config.layer_count) * layer_weight_bytes(config, options) +
+      packed(options, config.vocab_size, config.hidden_size) + floats(config.hidden_size);
+  plan.embedding_bytes = static_cast<std::uint64_t>(config.vocab_size) *
+                         static_cast<std::uint64_t>(config.hidden_size) *
+                         kernels::dtype_bytes(config.dtype.value_or(options.weight_dtype));
+  plan.rope_bytes = floats(context * config.head_dim);
+  plan.activation_bytes = floats(limits.token_count_max * activation_floats_per_token(config));
+  plan.logit_bytes =
+      floats(limits.logit_row_count_max * (config.vocab_size + 2 * config.hidden_size));
+  plan.page_bytes = make_kv_layout(config, options.kv_dtype, options.page_size).page_bytes();
+  return plan;
+}
+
+}  // namespace tandem::model

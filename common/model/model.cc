@@ -1,0 +1,110 @@
+// Loading; the forward pass is in forward.cc.
+#include "common/model/model.h"
+
+#include "common/model/architecture.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tandem::model {
+namespace {
+
+constexpr std::int64_t kPassTokensMax = 1 << 20;
+
+Status check_limit(const char* name, std::int64_t value, std::int64_t max) {
+  if (value >= 1 && value <= max) return {};
+  return invalid_argument(fmt::format("{}: is {}, expected 1 to {}", name, value, max));
+}
+
+Status check_limits(const PassLimits& limits) {
+  TANDEM_TRY(check_limit("token_count_max", limits.token_count_max, kPassTokensMax));
+  TANDEM_TRY(check_limit("logit_row_count_max", limits.logit_row_count_max, kPassTokensMax));
+  TANDEM_TRY(check_limit("sequence_count_max", limits.sequence_count_max, kPassTokensMax));
+  if (limits.context_length == 0) return {};
+  return check_limit("context_length", limits.context_length, kPositionCountMax);
+}
+
+}  // namespace
+
+kernels::DType resolve_dtype(DTypeChoice choice, const ModelConfig& config) {
+  switch (choice) {
+    case DTypeChoice::kF32:
+      return kernels::DType::kF32;
+    case DTypeChoice::kF16:
+      return kernels::DType::kF16;
+    case DTypeChoice::kBf16:
+      return kernels::DType::kBf16;
+    case DTypeChoice::kAuto:
+      break;
+  }
+  return config.dtype.value_or(kernels::DType::kF32);
+}
+
+Model::~Model() = default;
+
+Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
+  TANDEM_CHECK(options.backend != nullptr && options.pool != nullptr, "LoadOptions");
+  TANDEM_TRY(check_limits(options.limits));
+  std::unique_ptr<Model> model(new Model());
+  TANDEM_TRY(model->config_, read_config(options.folder, options.override_json));
+  model->dtype_ = resolve_dtype(options.dtype, model->config_);
+  model->backend_ = options.backend;
+  model->pool_ = options.pool;
+  model->limits_ = options.limits;
+  model->context_length_ = options.limits.context_length != 0 ? options.limits.context_length
+                                                              : model->config_.context_length();
+  model->limits_.context_length = model->context_length_;
+  TANDEM_TRY(model->workspace_, Workspace::allocate(model->config_, model->limits_));
+  TANDEM_TRY(model->rope_, RopeTables::make(model->config_, model->context_length_, *options.pool));
+  TANDEM_TRY(model->load_weights(options));
+  return model;
+}
+
+Status Model::load_weights(const LoadOptions& options) {
+  const Architecture* architecture = find_architecture(config_.architecture);
+  TANDEM_CHECK(architecture != nullptr, "the config names a known architecture");
+  const PackOptions pack{.backend = backend_, .pool = pool_, .dtype = dtype_};
+  const std::string config_text = config_.canonical_text();
+  if (options.dummy_weights) {
+    DummySource source(options.dummy_seed, dtype_);
+    TANDEM_TRY(weights_, load_decoder(config_, architecture->weights, source, pack));
+    digest_ = weights::digest_of(fmt::format("{};dummy={}", config_text, options.dummy_seed));
+    return {};
+  }
+  TANDEM_TRY(checkpoint_, weights::Checkpoint::open(options.folder, {.mode = options.read_mode}));
+  CheckpointSource source(*checkpoint_);
+  auto loaded = load_decoder(config_, architecture->weights, source, pack);
+  if (!loaded.ok()) return loaded.status().with_context(options.folder);
+  weights_ = std::move(*loaded);
+  unused_tensors_ = source.unused();
+  digest_ = weights::digest_of(fmt::format("{};{}", config_text, checkpoint_->digest().hex()));
+  return release_checkpoint(options.read_mode);
+}
+
+/// The matrices are packed; only the embedding table may still lie in the files.
+Status Model::release_checkpoint(weights::ReadMode mode) {
+  if (mode == weights::ReadMode::kMmap) {
+    checkpoint_->release_pages();
+    return {};
+  }
+  TANDEM_TRY(own_embedding(weights_));
+  checkpoint_.reset();
+  return {};
+}
+
+MemoryPlan Model::memory_plan(std::int64_t page_size) const {
+  return plan_memory(config_,
+                     {.backend = backend_,
+                      .weight_dtype = dtype_,
+                      .kv_dtype = dtype_,
+                      .limits = limits_,
+                      .page_size = page_size});
+}
+
+std::string Model::numerics() const {
+  return fmt::format(
+      "{}/{}/{}", backend_->numerics(), kernels::dtype_name(dtype_), kernels::dtype_name(dtype_));
+}
+
+}  // namespace tandem::model

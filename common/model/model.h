@@ -1,0 +1,131 @@
+// A decoder that is loaded and ready: ragged batches in, logits out.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/model/config.h"
+#include "common/model/decoder_weights.h"
+#include "common/model/forward_batch.h"
+#include "common/model/kv_layout.h"
+#include "common/model/memory_plan.h"
+#include "common/model/workspace.h"
+#include "common/weights/checkpoint.h"
+#include "kernels/api/backend.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::model {
+
+/// --dtype. Weights and KV are kept in it; activations are f32 in all of them, rounded only where a
+/// kernel family needs it (AMX rounds the inputs of matrix products to bf16).
+enum class DTypeChoice : std::uint8_t {
+  kAuto,  ///< What config.json says; f32 when it says nothing, as transformers does.
+  kF32,
+  kF16,
+  kBf16,
+};
+
+kernels::DType resolve_dtype(DTypeChoice choice, const ModelConfig& config);
+
+struct LoadOptions {
+  std::string folder;
+  DTypeChoice dtype = DTypeChoice::kAuto;
+  std::string override_json;                  ///< --json-model-override-args; empty: none.
+  const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
+  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by forward() alone.
+  PassLimits limits;
+  weights::ReadMode read_mode = weights::ReadMode::kMmap;
+  bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
+  std::uint64_t dummy_seed = 0;
+};
+
+/// Owned and driven by the engine thread; only progress() may be called from others.
+class Model {
+ public:
+  /// Reads config and weights. Errors name file, field or tensor, what was found and what was
+  /// expected.
+  static Result<std::unique_ptr<Model>> load(const LoadOptions& options);
+
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+  ~Model();
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+
+  /// Of weights and KV.
+  [[nodiscard]] kernels::DType dtype() const { return dtype_; }
+
+  /// Positions that forward() accepts.
+  [[nodiscard]] std::int64_t context_length() const { return context_length_; }
+
+  [[nodiscard]] const PassLimits& limits() const { return limits_; }
+
+  [[nodiscard]] KvLayout kv_layout(std::int64_t page_size) const {
+    return make_kv_layout(config_, dtype_, page_size);
+  }
+
+  [[nodiscard]] MemoryPlan memory_plan(std::int64_t page_size) const;
+
+  /// Runs all layers over the batch: writes its K and V into the pages and leaves the logits of
+  /// `logit_rows` in `output`. The bits of a row depend on its sequence's tokens alone: not on
+  /// batch, chunking, page size or threads. Allocates nothing.
+  ///
+  /// A batch beyond the limits, or with a token, position, sequence, page or row out of range, is
+  /// refused before anything is written.
+  Status forward(const ForwardBatch& batch, ForwardOutput& output);
+
+  /// More rows of the last successful forward(): for prompt logprobs, slice by slice, without room
+  /// for the logits of a whole chunk. At most limits().logit_row_count_max rows.
+  Status logits(std::span<const std::int32_t> rows, ForwardOutput& output);
+
+  /// Rises with every layer done: liveness. Any thread.
+  [[nodiscard]] std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+
+  /// Config and weights; two models with the same digest are the same model (see
+  /// Checkpoint::digest for what is sampled). Touches a few pages of each tensor.
+  [[nodiscard]] const weights::Digest& digest() const { return digest_; }
+
+  /// Order of sums, weight dtype and KV dtype, e.g. "simd16-f32fma-v1/bf16/bf16". Processes with
+  /// the same digest and the same string compute the same bits.
+  [[nodiscard]] std::string numerics() const;
+
+  /// Tensors of the checkpoint that this architecture has no use for.
+  [[nodiscard]] const std::vector<std::string>& unused_tensors() const { return unused_tensors_; }
+
+ private:
+  Model() = default;
+  Status load_weights(const LoadOptions& options);
+  Status release_checkpoint(weights::ReadMode mode);
+  [[nodiscard]] Status check_batch(const ForwardBatch& batch) const;
+  [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
+                                  std::size_t token_count) const;
+  void run_layers(const ForwardBatch& batch);
+  void attention_block(const ForwardBatch& batch, std::size_t layer);
+  void mlp_block(std::size_t layer, std::size_t token_count);
+  void run_head(std::span<const std::int32_t> rows, ForwardOutput& output);
+  void capture(const ForwardBatch& batch, std::size_t index);
+
+  ModelConfig config_;
+  kernels::DType dtype_ = kernels::DType::kF32;
+  const kernels::Backend* backend_ = nullptr;
+  kernels::ThreadPool* pool_ = nullptr;
+  PassLimits limits_;
+  std::int64_t context_length_ = 0;
+  /// Holds the mapping that the embedding table lies in.
+  std::optional<weights::Checkpoint> checkpoint_;
+  DecoderWeights weights_;
+  RopeTables rope_;
+  Workspace workspace_;
+  weights::Digest digest_;
+  std::vector<std::string> unused_tensors_;
+  std::size_t last_token_count_ = 0;
+  std::atomic<std::uint64_t> progress_{0};
+};
+
+}  // namespace tandem::model

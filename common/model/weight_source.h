@@ -1,0 +1,76 @@
+// Where a decoder's weights come from: a checkpoint, or random numbers (--load-format dummy).
+#pragma once
+
+#include "common/base/status.h"
+#include "common/weights/checkpoint.h"
+#include "kernels/api/weight.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::model {
+
+struct MatrixShape {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+/// A matrix and, where nobody else keeps its bytes, the bytes.
+struct SourceMatrix {
+  kernels::MatrixView view;
+  std::vector<std::byte> storage;
+};
+
+/// Element `index` of packed values of that type, widened; `data` may be unaligned.
+float widened(const std::byte* data, kernels::DType dtype, std::size_t index);
+
+/// Answers by tensor name, with the shape that the caller needs. One thread.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  /// Valid while the source and the returned storage live. Errors name the tensor, what was found
+  /// and what was expected.
+  virtual Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) = 0;
+  /// Widened to f32.
+  virtual Result<std::vector<float>> vector(std::string_view name, std::int64_t size) = 0;
+};
+
+/// Borrows the checkpoint, and remembers which tensors were asked for.
+class CheckpointSource final : public WeightSource {
+ public:
+  explicit CheckpointSource(const weights::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override;
+  Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override;
+
+  /// Tensors of the checkpoint that nobody asked for, in order of name.
+  [[nodiscard]] std::vector<std::string> unused() const;
+
+ private:
+  Result<weights::StoredTensor> checked(std::string_view name,
+                                        const std::vector<std::int64_t>& shape);
+
+  const weights::Checkpoint& checkpoint_;
+  std::set<std::string, std::less<>> used_;
+};
+
+/// Random weights: a function of (seed, name) alone. Matrices are uniform with variance 1 / cols,
+/// norms are 1, biases small; so activations keep their scale and logits vary.
+class DummySource final : public WeightSource {
+ public:
+  DummySource(std::uint64_t seed, kernels::DType dtype) : seed_(seed), dtype_(dtype) {}
+
+  Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override;
+  Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override;
+
+ private:
+  std::uint64_t seed_;
+  kernels::DType dtype_;
+};
+
+}  // namespace tandem::model

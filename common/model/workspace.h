@@ -1,0 +1,53 @@
+// Memory that forward() works in: allocated once, when the model is loaded.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/model/memory_plan.h"
+#include "common/model/rope.h"
+#include "common/tensor/host_buffer.h"
+#include "kernels/api/thread_pool.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tandem::model {
+
+/// Floats in a HostBuffer: pages that no batch is large enough to reach are never resident.
+class FloatBuffer {
+ public:
+  FloatBuffer() = default;
+  /// `purpose` is for the message when there is no memory.
+  static Result<FloatBuffer> allocate(std::uint64_t count, std::string_view purpose);
+
+  [[nodiscard]] float* data() const { return data_; }
+
+ private:
+  tensor::HostBuffer buffer_;
+  float* data_ = nullptr;  ///< Start of buffer_, which stays in place when moved.
+};
+
+struct Workspace {
+  FloatBuffer hidden;     ///< [tokens, hidden]: the residual stream
+  FloatBuffer normed;     ///< [tokens, hidden]
+  FloatBuffer qkv;        ///< [tokens, query_size + 2 * kv_size]
+  FloatBuffer attention;  ///< [tokens, query_size]
+  FloatBuffer gate_up;    ///< [tokens, 2 * intermediate]
+  FloatBuffer rows;       ///< [rows, hidden]: residual stream of the rows for the head
+  FloatBuffer rows_normed;
+  FloatBuffer logits;  ///< [rows, vocab]
+
+  static Result<Workspace> allocate(const ModelConfig& config, const PassLimits& limits);
+};
+
+/// cos and sin of every position, times the magnitude: [positions, head_dim / 2] each.
+struct RopeTables {
+  FloatBuffer cos;
+  FloatBuffer sin;
+
+  static Result<RopeTables> make(const ModelConfig& config,
+                                 std::int64_t position_count,
+                                 kernels::ThreadPool& pool);
+};
+
+}  // namespace tandem::model

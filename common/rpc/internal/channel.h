@@ -1,0 +1,20 @@
+// Channels to one server, each with its own connection: the state of one never slows another.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/rpc/session_client.h"
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tandem::rpc::internal {
+
+/// "grpc://h:p" and "h:p" to "h:p"; kInvalidArgument names what is wrong.
+Result<std::string> parse_address(std::string_view address);
+
+Result<std::shared_ptr<grpc::Channel>> make_channel(const ClientOptions& options);
+
+}  // namespace tandem::rpc::internal

@@ -1,0 +1,63 @@
+#include "common/serve/model_text.h"
+
+#include "common/chat/template.h"
+#include "common/json/value.h"
+#include "common/obs/log.h"
+
+#include <filesystem>
+#include <utility>
+
+namespace tandem::serve {
+namespace {
+
+/// The variables that transformers gives a template, in its names.
+Result<std::string> render(const chat::ChatTemplate& chat_template,
+                           const token::Tokenizer& tokenizer,
+                           const api::ChatPrompt& prompt) {
+  json::Object context;
+  context.set("messages", prompt.messages);
+  context.set("tools", nullptr);
+  context.set("documents", nullptr);
+  context.set("add_generation_prompt", prompt.add_generation_prompt);
+  const auto add_token = [&](const char* name, std::optional<std::int32_t> id) {
+    if (id) context.set(name, std::string(tokenizer.token_text(*id)));
+  };
+  add_token("bos_token", tokenizer.bos_id());
+  add_token("eos_token", tokenizer.eos_id());
+  add_token("pad_token", tokenizer.pad_id());
+  for (const json::Member& member : prompt.kwargs)
+    context.set(member.key, member.value);
+  return chat_template.render(json::Value(std::move(context)));
+}
+
+}  // namespace
+
+Result<ModelText> load_model_text(const std::string& folder,
+                                  const std::optional<std::string>& chat_template) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(std::filesystem::path(folder) / "tokenizer.json", error)) {
+    return invalid_argument("argument --tokenizer-path: " + folder + ": no tokenizer.json");
+  }
+  ModelText text;
+  TANDEM_TRY(text.tokenizer, token::Tokenizer::load(folder));
+  chat::TemplateChoice choice;
+  if (chat_template) {
+    if (!std::filesystem::is_regular_file(*chat_template, error)) {
+      return invalid_argument("argument --chat-template: " + *chat_template +
+                              " is neither a built-in template nor a readable .jinja/.json file");
+    }
+    choice.explicit_path = *chat_template;
+  }
+  auto loaded = chat::load_chat_template(folder, choice);
+  if (!loaded.ok()) {
+    if (loaded.status().code() != Code::kNotFound || chat_template) return loaded.status();
+    obs::warn("no_chat_template",
+              {{"effect", "chat requests are refused"}, {"reason", loaded.status().message()}});
+    return text;
+  }
+  text.chat = [compiled = std::move(*loaded), tokenizer = text.tokenizer](
+                  const api::ChatPrompt& prompt) { return render(compiled, *tokenizer, prompt); };
+  return text;
+}
+
+}  // namespace tandem::serve

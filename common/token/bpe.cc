@@ -1,0 +1,275 @@
+#include "common/token/bpe.h"
+
+#include "common/json/utf8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <queue>
+#include <unordered_map>
+
+namespace tandem::token {
+namespace {
+
+constexpr std::size_t kBmpSize = 0x10000;
+/// Up to here a plain search for the lowest rank beats the queue.
+constexpr std::size_t kShortWord = 48;
+constexpr std::uint32_t kNoRank = 0xFFFFFFFF;
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) |
+         static_cast<std::uint32_t>(right);
+}
+
+std::size_t hash_pair(std::uint64_t key) {
+  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20);
+}
+
+}  // namespace
+
+BpeModel::BpeModel(Vocabulary vocabulary, const BpeOptions& options)
+    : vocabulary_(std::move(vocabulary)), options_(options), char_ids_(kBmpSize, -1) {
+  for (std::size_t i = 0; i < vocabulary_.id_end(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    const std::string_view token = vocabulary_.token(id);
+    if (token.empty() || token.size() > 4) continue;
+    const json::Utf8Step step = json::decode_utf8(token);
+    if (step.byte_count == token.size() && step.code_point < kBmpSize) {
+      char_ids_[step.code_point] = id;
+    }
+  }
+  byte_ids_.fill(-1);
+  for (unsigned b = 0; options_.byte_fallback && b < 256; ++b) {
+    byte_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b)).value_or(-1);
+  }
+}
+
+void BpeModel::reserve_merges(std::size_t count) {
+  std::size_t slot_count = 1024;
+  while (slot_count < count * 2) {
+    slot_count *= 2;
+  }
+  const std::vector<Merge> old = std::move(merges_);
+  merges_.assign(slot_count, Merge{});
+  for (const Merge& merge : old) {
+    if (merge.new_id >= 0) insert(merge);
+  }
+}
+
+void BpeModel::insert(const Merge& merge) {
+  const std::size_t mask = merges_.size() - 1;
+  std::size_t slot = hash_pair(merge.pair) & mask;
+  while (merges_[slot].new_id >= 0 && merges_[slot].pair != merge.pair) {
+    slot = (slot + 1) & mask;
+  }
+  merges_[slot] = merge;
+}
+
+Status BpeModel::add_merge(std::string_view left, std::string_view right) {
+  const auto left_id = vocabulary_.find(left);
+  const auto right_id = vocabulary_.find(right);
+  std::string merged(left);
+  merged += right;
+  const auto new_id = vocabulary_.find(merged);
+  if (!left_id || !right_id || !new_id) {
+    const std::string_view missing = !left_id ? left : !right_id ? right : std::string_view(merged);
+    return invalid_argument(fmt::format(
+        "merge of \"{}\" and \"{}\": \"{}\" is not in the vocabulary", left, right, missing));
+  }
+  if ((++merge_count_) * 2 > merges_.size()) reserve_merges(merge_count_ * 2);
+  insert({pair_key(*left_id, *right_id), next_rank_++, *new_id});
+  return {};
+}
+
+const BpeModel::Merge* BpeModel::find_merge(std::int32_t left, std::int32_t right) const {
+  if (merges_.empty()) return nullptr;
+  const std::uint64_t key = pair_key(left, right);
+  const std::size_t mask = merges_.size() - 1;
+  for (std::size_t slot = hash_pair(key) & mask;; slot = (slot + 1) & mask) {
+    const Merge& merge = merges_[slot];
+    if (merge.new_id < 0) return nullptr;
+    if (merge.pair == key) return &merge;
+  }
+}
+
+std::int32_t BpeModel::char_id(char32_t code, std::string_view text) const {
+  if (code < kBmpSize) return char_ids_.empty() ? -1 : char_ids_[code];
+  return vocabulary_.find(text).value_or(-1);
+}
+
+bool BpeModel::append_bytes(std::string_view text, std::vector<std::int32_t>& out) const {
+  if (!options_.byte_fallback) return false;
+  const bool all = std::all_of(text.begin(), text.end(), [&](char c) {
+    return byte_ids_[static_cast<unsigned char>(c)] >= 0;
+  });
+  if (!all) return false;
+  for (const char c : text) {
+    out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+  }
+  return true;
+}
+
+void BpeModel::first_symbols(std::string_view word, std::vector<std::int32_t>& out) const {
+  bool last_is_unk = false;
+  while (!word.empty()) {
+    const json::Utf8Step step = json::decode_utf8(word);
+    const std::string_view text = word.substr(0, step.byte_count);
+    word.remove_prefix(step.byte_count);
+    const std::int32_t id = char_id(step.code_point, text);
+    if (id >= 0) {
+      out.push_back(id);
+      last_is_unk = false;
+    } else if (append_bytes(text, out)) {
+      last_is_unk = false;
+    } else if (options_.unk_id) {
+      if (!last_is_unk || !options_.fuse_unk) out.push_back(*options_.unk_id);
+      last_is_unk = true;
+    }
+  }
+}
+
+void BpeModel::merge_short(std::vector<std::int32_t>& symbols) const {
+  const Merge* found[kShortWord] = {};
+  std::size_t count = symbols.size();
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    found[i] = find_merge(symbols[i], symbols[i + 1]);
+  }
+  while (count > 1) {
+    std::size_t best = 0;
+    std::uint32_t best_rank = kNoRank;
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      if (found[i] != nullptr && found[i]->rank < best_rank) {
+        best_rank = found[i]->rank;
+        best = i;
+      }
+    }
+    if (best_rank == kNoRank) break;
+    symbols[best] = found[best]->new_id;
+    for (std::size_t i = best + 1; i + 1 < count; ++i) {
+      symbols[i] = symbols[i + 1];
+      found[i] = found[i + 1];
+    }
+    --count;
+    if (best > 0) found[best - 1] = find_merge(symbols[best - 1], symbols[best]);
+    found[best] = best + 1 < count ? find_merge(symbols[best], symbols[best + 1]) : nullptr;
+  }
+  symbols.resize(count);
+}
+
+/// Merges of a long word. Candidates lie in one list per rank, in order of position, and a queue
+/// holds the ranks: a word that repeats few pairs is walked through in order, without a large heap.
+class LongMerger {
+ public:
+  LongMerger(const BpeModel& model, std::vector<std::int32_t>& symbols)
+      : model_(model), symbols_(symbols), next_(symbols.size()), prev_(symbols.size()) {
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
+      next_[i] = static_cast<std::uint32_t>(i + 1);
+      prev_[i] = static_cast<std::uint32_t>(i) - 1;
+    }
+  }
+
+  void run() {
+    for (std::size_t i = 0; i + 1 < symbols_.size(); ++i) {
+      offer(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i + 1));
+    }
+    while (!ranks_.empty()) {
+      const std::uint32_t rank = ranks_.top();
+      List& list = lists_[rank];
+      if (list.unsorted) {
+        std::sort(list.positions.begin() + list.done, list.positions.end());
+        list.unsorted = false;
+      }
+      if (!drain(list, rank)) continue;
+      ranks_.pop();
+      lists_.erase(rank);
+      last_list_ = nullptr;
+    }
+    std::size_t count = 0;
+    for (std::uint32_t i = 0; i < symbols_.size(); i = next_[i]) {
+      symbols_[count++] = symbols_[i];
+    }
+    symbols_.resize(count);
+  }
+
+ private:
+  struct List {
+    std::vector<std::uint32_t> positions;
+    std::ptrdiff_t done = 0;
+    std::int32_t new_id = -1;
+    std::uint64_t pair = 0;
+    bool unsorted = false;
+  };
+
+  /// Works through a list. False when a lower rank has turned up and comes first.
+  bool drain(List& list, std::uint32_t rank) {
+    while (list.done < static_cast<std::ptrdiff_t>(list.positions.size())) {
+      if (ranks_.top() != rank || list.unsorted) return false;
+      const std::uint32_t left = list.positions[static_cast<std::size_t>(list.done++)];
+      const std::uint32_t right = next_[left];
+      if (symbols_[left] < 0 || right >= symbols_.size()) continue;
+      if (pair_key(symbols_[left], symbols_[right]) != list.pair) continue;
+      merge(left, right, list.new_id);
+    }
+    return ranks_.top() == rank;
+  }
+
+  void merge(std::uint32_t left, std::uint32_t right, std::int32_t new_id) {
+    symbols_[left] = new_id;
+    symbols_[right] = -1;
+    const std::uint32_t after = next_[right];
+    next_[left] = after;
+    if (after < symbols_.size()) prev_[after] = left;
+    if (left > 0) offer(prev_[left], left);
+    if (after < symbols_.size()) offer(left, after);
+  }
+
+  void offer(std::uint32_t left, std::uint32_t right) {
+    const auto* merge = model_.find_merge(symbols_[left], symbols_[right]);
+    if (merge == nullptr) return;
+    // Long words repeat their pairs: mostly the list is the one used last.
+    if (last_list_ == nullptr || last_rank_ != merge->rank) {
+      const auto [entry, fresh] = lists_.try_emplace(merge->rank);
+      last_list_ = &entry->second;
+      last_rank_ = merge->rank;
+      if (fresh) {
+        last_list_->new_id = merge->new_id;
+        last_list_->pair = merge->pair;
+        ranks_.push(merge->rank);
+      }
+    }
+    List& list = *last_list_;
+    if (!list.positions.empty() && list.positions.back() > left) list.unsorted = true;
+    list.positions.push_back(left);
+  }
+
+  const BpeModel& model_;
+  std::vector<std::int32_t>& symbols_;
+  std::vector<std::uint32_t> next_;
+  std::vector<std::uint32_t> prev_;
+  /// References into the map stay valid while others are added.
+  std::unordered_map<std::uint32_t, List> lists_;
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ranks_;
+  List* last_list_ = nullptr;
+  std::uint32_t last_rank_ = 0;
+};
+
+void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& out) const {
+  if (word.empty()) return;
+  if (options_.ignore_merges) {
+    if (const auto id = vocabulary_.find(word)) {
+      out.push_back(*id);
+      return;
+    }
+  }
+  std::vector<std::int32_t> symbols;
+  symbols.reserve(word.size());
+  first_symbols(word, symbols);
+  if (symbols.size() <= kShortWord) {
+    merge_short(symbols);
+  } else {
+    LongMerger(*this, symbols).run();
+  }
+  out.insert(out.end(), symbols.begin(), symbols.end());
+}
+
+}  // namespace tandem::token

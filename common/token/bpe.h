@@ -1,0 +1,69 @@
+// Byte pair encoding: the merges of one word.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/token/vocabulary.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tandem::token {
+
+struct BpeOptions {
+  std::optional<std::int32_t> unk_id;
+  /// Neighbouring unknown characters become one unk.
+  bool fuse_unk = false;
+  /// Unknown characters become their bytes, written "<0x0A>".
+  bool byte_fallback = false;
+  /// A word that is a token stays whole whatever the merges say.
+  bool ignore_merges = false;
+};
+
+/// Immutable after building; encode may run on many threads. Results equal those of the Hugging
+/// Face tokenizers library (0.23): lowest rank first, leftmost among equals.
+class BpeModel {
+ public:
+  BpeModel() = default;
+  explicit BpeModel(Vocabulary vocabulary, const BpeOptions& options);
+
+  void reserve_merges(std::size_t count);
+  /// Merges get rank 0, 1, 2, ... in the order of calls; a repeated pair takes the later rank.
+  /// Errors: a token or the merged token is not in the vocabulary.
+  Status add_merge(std::string_view left, std::string_view right);
+
+  /// Appends the ids of one word (valid UTF-8). Time is linear for words made of few pairs (two
+  /// megabytes of one letter), n log n at worst.
+  void encode(std::string_view word, std::vector<std::int32_t>& out) const;
+
+  [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  struct Merge {
+    std::uint64_t pair = ~std::uint64_t{0};
+    std::uint32_t rank = 0;
+    std::int32_t new_id = -1;
+  };
+
+  friend class LongMerger;
+
+  [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
+  void insert(const Merge& merge);
+  void first_symbols(std::string_view word, std::vector<std::int32_t>& out) const;
+  [[nodiscard]] std::int32_t char_id(char32_t code, std::string_view text) const;
+  bool append_bytes(std::string_view text, std::vector<std::int32_t>& out) const;
+  void merge_short(std::vector<std::int32_t>& symbols) const;
+
+  Vocabulary vocabulary_;
+  BpeOptions options_;
+  std::vector<Merge> merges_;
+  std::size_t merge_count_ = 0;
+  std::uint32_t next_rank_ = 0;
+  /// Tokens of one character in the basic plane: code point -> id, -1 where there is none.
+  std::vector<std::int32_t> char_ids_;
+  std::array<std::int32_t, 256> byte_ids_{};
+};
+
+}  // namespace tandem::token

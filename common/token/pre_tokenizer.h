@@ -1,0 +1,100 @@
+// Pre-tokenizers of tokenizer.json: cut text into words, and rewrite it (byte-level, metaspace).
+#pragma once
+
+#include "common/base/status.h"
+#include "common/json/field.h"
+#include "common/token/regex.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tandem::token {
+
+/// What becomes of the delimiters of a split.
+enum class SplitBehavior {
+  kRemoved,
+  kIsolated,
+  kMergedWithPrevious,
+  kMergedWithNext,
+  kContiguous,
+};
+
+/// Words over one text: the spans leave nothing out that belongs to a word.
+struct Words {
+  std::string text;
+  std::vector<Span> spans;
+};
+
+/// A chain of steps; empty gives the text as one word. Const access is thread-safe.
+class PreTokenizer {
+ public:
+  /// Reads the "pre_tokenizer" entry (null: nothing). Errors name the path of what is not
+  /// supported.
+  static Result<PreTokenizer> load(const json::Field& field);
+
+  /// `text` must be valid UTF-8; `at_start`: it is the beginning of the whole input.
+  [[nodiscard]] Words apply(std::string text, bool at_start) const;
+
+ private:
+  enum class CharClass {
+    kNumeric,
+    kPunctuation,
+    kSpace,
+  };
+
+  enum class Prepend {
+    kAlways,
+    kFirst,
+    kNever,
+  };
+
+  struct Pattern {
+    /// Exactly one of the three is set.
+    std::shared_ptr<const Regex> regex;
+    std::string text;
+    std::optional<CharClass> char_class;
+  };
+
+  struct Split {
+    Pattern pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+
+  struct ByteLevel {
+    bool add_prefix_space;
+    /// Null: words stay as they are.
+    std::shared_ptr<const Regex> regex;
+  };
+
+  struct Metaspace {
+    std::string replacement;
+    Prepend prepend;
+    bool split;
+  };
+
+  using Step = std::variant<Split, ByteLevel, Metaspace>;
+
+  Status add(const json::Field& field, int depth);
+  Status add_simple(std::string_view type, const json::Field& field);
+  Status add_split(const json::Field& field);
+  Status add_byte_level(const json::Field& field);
+  Status add_metaspace(const json::Field& field);
+
+  static void run(const Split& split, Words& words, bool at_start);
+  static void run(const ByteLevel& step, Words& words, bool at_start);
+  static void run(const Metaspace& step, Words& words, bool at_start);
+  static std::vector<Span> find(const Pattern& pattern, std::string_view text);
+  static void split_word(const Split& split,
+                         Span word,
+                         std::string_view text,
+                         std::vector<Span>& out);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace tandem::token

@@ -1,0 +1,157 @@
+#include "common/token/tokenizer.h"
+
+#include "common/json/utf8.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace tandem::token {
+namespace {
+
+/// Results for words seen before in the same text: texts repeat their words. Direct-mapped,
+/// bounded, and local to one call, so it needs no lock.
+class WordMemory {
+ public:
+  explicit WordMemory(std::size_t word_count) {
+    std::size_t slots = 16;
+    while (slots < word_count && slots < kSlotsMax) {
+      slots *= 2;
+    }
+    slots_.resize(slots);
+  }
+
+  struct Entry {
+    std::string_view word;
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+
+  Entry& at(std::string_view word) {
+    return slots_[std::hash<std::string_view>{}(word) & (slots_.size() - 1)];
+  }
+
+ private:
+  static constexpr std::size_t kSlotsMax = 4096;
+  std::vector<Entry> slots_;
+};
+
+constexpr std::size_t kRememberBytesMax = 64;
+
+}  // namespace
+
+void Tokenizer::encode_words(const Words& words, std::vector<std::int32_t>& out) const {
+  WordMemory memory(words.spans.size());
+  for (const Span& span : words.spans) {
+    const std::string_view word =
+        std::string_view(words.text).substr(span.begin, span.end - span.begin);
+    if (word.empty()) continue;
+    if (word.size() > kRememberBytesMax) {
+      model_.encode(word, out);
+      continue;
+    }
+    WordMemory::Entry& entry = memory.at(word);
+    if (entry.word == word) {
+      for (std::size_t i = 0; i < entry.count; ++i) {
+        out.push_back(out[entry.first + i]);
+      }
+      continue;
+    }
+    const std::size_t first = out.size();
+    model_.encode(word, out);
+    entry = {word, first, out.size() - first};
+  }
+}
+
+void Tokenizer::encode_text(std::string_view text,
+                            bool at_start,
+                            std::vector<std::int32_t>& out) const {
+  const std::string normalized = normalizer_.apply(text);
+  if (normalized_matcher_.empty()) {
+    encode_words(pre_tokenizer_.apply(normalized, at_start), out);
+    return;
+  }
+  for (const Segment& segment : normalized_matcher_.split(normalized)) {
+    if (segment.id >= 0) {
+      out.push_back(segment.id);
+      continue;
+    }
+    std::string part = normalized.substr(segment.span.begin, segment.span.end - segment.span.begin);
+    encode_words(pre_tokenizer_.apply(std::move(part), at_start && segment.span.begin == 0), out);
+  }
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::string clean;
+  if (json::find_invalid_utf8(text) != text.size()) {
+    json::append_utf8_lossy(clean, text);
+    text = clean;
+  }
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  if (add_special_tokens) ids = prefix_ids_;
+  for (const Segment& segment : raw_matcher_.split(text)) {
+    if (segment.id >= 0) {
+      ids.push_back(segment.id);
+    } else {
+      const std::size_t length = segment.span.end - segment.span.begin;
+      encode_text(text.substr(segment.span.begin, length), segment.span.begin == 0, ids);
+    }
+  }
+  if (add_special_tokens) ids.insert(ids.end(), suffix_ids_.begin(), suffix_ids_.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  DecodeState state(decoder_, false);
+  for (const std::int32_t id : ids) {
+    if (!has_token(id) || (skip_special && is_special(id))) continue;
+    state.push(token_text(id), token_bytes(id));
+  }
+  state.finish();
+  return state.take();
+}
+
+std::string_view Tokenizer::token_text(std::int32_t id) const {
+  const Vocabulary& vocabulary = model_.vocabulary();
+  return vocabulary.has(id) ? vocabulary.token(id) : extra_.token(id);
+}
+
+bool Tokenizer::has_token(std::int32_t id) const {
+  return model_.vocabulary().has(id) || extra_.has(id);
+}
+
+std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
+  const auto id = extra_.find(token);
+  return id ? id : model_.vocabulary().find(token);
+}
+
+std::size_t Tokenizer::vocab_size() const {
+  return std::max(model_.vocabulary().id_end(), extra_.id_end());
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && static_cast<std::size_t>(id) < special_.size() &&
+         special_[static_cast<std::size_t>(id)];
+}
+
+std::string_view Tokenizer::token_bytes(std::int32_t id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= bytes_end_.size()) return {};
+  const auto index = static_cast<std::size_t>(id);
+  const std::uint64_t begin = index == 0 ? 0 : bytes_end_[index - 1];
+  return std::string_view(bytes_).substr(begin, bytes_end_[index] - begin);
+}
+
+void Tokenizer::index_tokens() {
+  bytes_end_.reserve(vocab_size());
+  for (std::size_t i = 0; i < vocab_size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (has_token(id)) bytes_ += decoder_.token_text(token_text(id), false);
+    bytes_end_.push_back(bytes_.size());
+  }
+  special_.assign(vocab_size(), false);
+  for (const AddedToken& token : added_) {
+    special_[static_cast<std::size_t>(token.id)] = token.special;
+  }
+}
+
+}  // namespace tandem::token

@@ -1,0 +1,69 @@
+#include "common/token/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+
+namespace tandem::token {
+
+std::size_t Vocabulary::slot_of(std::string_view token) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = std::hash<std::string_view>{}(token)&mask;
+  while (slots_[slot] >= 0 && this->token(slots_[slot]) != token) {
+    slot = (slot + 1) & mask;
+  }
+  return slot;
+}
+
+void Vocabulary::grow() {
+  const std::vector<std::int32_t> old = std::move(slots_);
+  slots_.assign(old.empty() ? 1024 : old.size() * 2, -1);
+  for (const std::int32_t id : old) {
+    if (id >= 0) slots_[slot_of(token(id))] = id;
+  }
+}
+
+Status Vocabulary::add(std::string_view token, std::int64_t id) {
+  if (id < 0 || id >= kMaxTokenIds) {
+    return invalid_argument(
+        fmt::format("token \"{}\": id {} is outside 0..{}", token, id, kMaxTokenIds - 1));
+  }
+  const auto small = static_cast<std::int32_t>(id);
+  if (has(small)) {
+    return invalid_argument(
+        fmt::format("id {} is given to \"{}\" and to \"{}\"", id, this->token(small), token));
+  }
+  if ((token_count_ + 1) * 2 > slots_.size()) grow();
+  const std::size_t slot = slot_of(token);
+  if (slots_[slot] >= 0) {
+    return invalid_argument(
+        fmt::format("token \"{}\" has the ids {} and {}", token, slots_[slot], id));
+  }
+  const auto index = static_cast<std::size_t>(small);
+  if (index >= entries_.size()) entries_.resize(index + 1);
+  entries_[index] = {arena_.size(), static_cast<std::uint32_t>(token.size())};
+  arena_ += token;
+  slots_[slot] = small;
+  ++token_count_;
+  return {};
+}
+
+std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
+  if (slots_.empty()) return std::nullopt;
+  const std::int32_t id = slots_[slot_of(token)];
+  if (id < 0) return std::nullopt;
+  return id;
+}
+
+bool Vocabulary::has(std::int32_t id) const {
+  return id >= 0 && static_cast<std::size_t>(id) < entries_.size() &&
+         entries_[static_cast<std::size_t>(id)].offset != kNoToken;
+}
+
+std::string_view Vocabulary::token(std::int32_t id) const {
+  if (!has(id)) return {};
+  const Entry& entry = entries_[static_cast<std::size_t>(id)];
+  return std::string_view(arena_).substr(entry.offset, entry.byte_count);
+}
+
+}  // namespace tandem::token

@@ -1,0 +1,51 @@
+// Strings <-> ids, packed: one arena, one hash table.
+#pragma once
+
+#include "common/base/status.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::token {
+
+/// Ids must stay below this: nothing known comes near, and tables are sized by the largest id.
+inline constexpr std::int32_t kMaxTokenIds = 1 << 22;
+
+/// Const access from many threads is safe.
+class Vocabulary {
+ public:
+  /// Errors: an id outside [0, kMaxTokenIds), an id or a token given twice.
+  Status add(std::string_view token, std::int64_t id);
+
+  [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
+  /// Empty for an id without a token; see has().
+  [[nodiscard]] std::string_view token(std::int32_t id) const;
+  [[nodiscard]] bool has(std::int32_t id) const;
+
+  /// Largest id + 1.
+  [[nodiscard]] std::size_t id_end() const { return entries_.size(); }
+
+  [[nodiscard]] std::size_t token_count() const { return token_count_; }
+
+ private:
+  struct Entry {
+    std::uint64_t offset = kNoToken;
+    std::uint32_t byte_count = 0;
+  };
+
+  static constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
+
+  void grow();
+  [[nodiscard]] std::size_t slot_of(std::string_view token) const;
+
+  std::string arena_;
+  std::vector<Entry> entries_;
+  /// Open addressing: slot -> id, -1 where free.
+  std::vector<std::int32_t> slots_;
+  std::size_t token_count_ = 0;
+};
+
+}  // namespace tandem::token

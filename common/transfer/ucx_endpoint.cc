@@ -1,0 +1,182 @@
+// UcxTransport: endpoints and the landing table's commands.
+#include "common/base/crc32c.h"
+#include "common/transfer/ucx_transport.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tandem::transfer {
+
+namespace {
+
+constexpr std::string_view kAddressMark = "TKA1";
+constexpr std::size_t kAddressHead = 8;
+
+}  // namespace
+
+std::string wrap_address(std::string_view ucx_address) {
+  std::string wrapped(kAddressMark);
+  const std::uint32_t crc = crc32c(ucx_address.data(), ucx_address.size());
+  for (unsigned i = 0; i < 4; ++i)
+    wrapped.push_back(static_cast<char>((crc >> (8 * i)) & 0xFFU));
+  return wrapped.append(ucx_address);
+}
+
+std::string_view unwrap_address(std::string_view wrapped) {
+  if (wrapped.size() <= kAddressHead || !wrapped.starts_with(kAddressMark)) return {};
+  const std::string_view address = wrapped.substr(kAddressHead);
+  return wrap_address(address) == wrapped ? address : std::string_view{};
+}
+
+void UcxTransport::handle(Connect& command) {
+  if (const auto old = peers_.find(command.peer); old != peers_.end()) {
+    close_endpoint(*old->second);
+    peers_.erase(old);
+  }
+  const std::string_view address = unwrap_address(command.address);
+  Endpoint& endpoint = endpoints_.emplace_back();
+  endpoint.owner = this;
+  endpoint.self = std::prev(endpoints_.end());
+  endpoint.peer = command.peer;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &UcxTransport::on_endpoint_error;
+  params.err_handler.arg = &endpoint;
+  ucs_status_t status = UCS_ERR_INVALID_ADDR;
+  if (!address.empty()) status = ucp_ep_create(worker_, &params, &endpoint.ep);
+  if (status != UCS_OK) {
+    endpoints_.pop_back();
+    sink_(PeerDataErrorEvent{command.peer, ucx_error("ucp_ep_create", status)});
+    return;
+  }
+  ucp_request_param_t flush{};
+  ucs_status_ptr_t wiring = ucp_ep_flush_nbx(endpoint.ep, &flush);
+  if (UCS_PTR_IS_PTR(wiring)) endpoint.wiring = wiring;
+  unclean_ |= UCS_PTR_IS_ERR(wiring);
+  peers_[command.peer] = &endpoint;
+  sink_(PeerConnectedEvent{command.peer, lanes_of(endpoint.ep)});
+}
+
+void UcxTransport::handle(Disconnect& command) {
+  const auto found = peers_.find(command.peer);
+  if (found == peers_.end()) return;
+  disturbed_ = true;
+  close_endpoint(*found->second);
+  peers_.erase(found);
+}
+
+void UcxTransport::handle(Open& command) {
+  table_.open(command.name, command.first_page, command.pages);
+}
+
+void UcxTransport::handle(Close& command) {
+  if (table_.close(command.name)) sink_(LandingClosedEvent{command.name});
+}
+
+void UcxTransport::handle(SendRequest& request) {
+  const auto found = peers_.find(request.peer);
+  if (found == peers_.end() || found->second->failure != UCS_OK) {
+    ++counting_.send_errors;
+    sink_(SendDoneEvent{
+        request.header.name, request.header.unit, unavailable("peer is not connected"), 0});
+    return;
+  }
+  post(*found->second, request);
+}
+
+/// By force: what is in flight ends now, with an error, and the endpoint is never used again.
+void UcxTransport::close_endpoint(Endpoint& endpoint) {
+  unclean_ |= !wiring_ended(endpoint);
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint.ep, &param);
+  endpoint.ep = nullptr;
+  if (UCS_PTR_IS_PTR(request)) endpoint.close_request = request;
+  if (wiring_ended(endpoint) && has_ended(endpoint.close_request)) {
+    endpoints_.erase(endpoint.self);
+  }
+}
+
+/// The lanes stand, or never will: then UCX may hold wire-up messages that never leave.
+bool UcxTransport::wiring_ended(Endpoint& endpoint) {
+  if (endpoint.wiring == nullptr) return true;
+  const ucs_status_t status = ucp_request_check_status(endpoint.wiring);
+  if (status == UCS_INPROGRESS) return false;
+  unclean_ |= status != UCS_OK;
+  return has_ended(endpoint.wiring);
+}
+
+/// True when there is no such request (any more); frees one that has ended.
+bool UcxTransport::has_ended(void*& request) {
+  if (request == nullptr) return true;
+  if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+  ucp_request_free(request);
+  request = nullptr;
+  return true;
+}
+
+void UcxTransport::on_endpoint_error(void* argument, ucp_ep_h /*ep*/, ucs_status_t status) {
+  auto* endpoint = static_cast<Endpoint*>(argument);
+  if (endpoint->failure != UCS_OK) return;
+  endpoint->failure = status;
+  endpoint->owner->any_failed_ = true;
+}
+
+/// Forgets endpoints whose close has finished: UCX does not name them any more.
+void UcxTransport::reap_closed() {
+  for (auto it = endpoints_.begin(); it != endpoints_.end();) {
+    const auto current = it++;
+    const bool wired = wiring_ended(*current);
+    if (current->ep == nullptr && wired && has_ended(current->close_request)) {
+      endpoints_.erase(current);
+    }
+  }
+}
+
+/// Outside UCX's callbacks: closes what has failed and frees finished close requests.
+void UcxTransport::reap_failed() {
+  reap_closed();
+  if (!any_failed_) return;
+  any_failed_ = false;
+  disturbed_ = true;
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    Endpoint& endpoint = *it->second;
+    if (endpoint.failure == UCS_OK) {
+      ++it;
+      continue;
+    }
+    const PeerDataErrorEvent event{endpoint.peer, ucx_error("data path", endpoint.failure)};
+    it = peers_.erase(it);
+    close_endpoint(endpoint);  // `endpoint` may be gone from here
+    sink_(TransportEvent(event));
+  }
+}
+
+std::string UcxTransport::lanes_of(ucp_ep_h ep) {
+  char* text = nullptr;
+  std::size_t size = 0;
+  FILE* stream = ::open_memstream(&text, &size);
+  if (stream == nullptr) return {};
+  ucp_ep_print_info(ep, stream);
+  std::fclose(stream);
+  const std::string all(text, size);
+  std::free(text);  // NOLINT(cppcoreguidelines-no-malloc): open_memstream says so
+  std::string lanes;
+  // "#   lane[0]:  2:posix/memory.0 md[2] -> ..."
+  for (std::size_t at = all.find("lane["); at != std::string::npos;
+       at = all.find("lane[", at + 1)) {
+    std::size_t begin = all.find(": ", at);
+    if (begin == std::string::npos) break;
+    begin = all.find(':', begin + 1);
+    const std::size_t end = all.find_first_of(" \n", begin);
+    if (begin == std::string::npos || end == std::string::npos) break;
+    lanes += (lanes.empty() ? "" : " ") + all.substr(begin + 1, end - begin - 1);
+  }
+  return lanes;
+}
+
+}  // namespace tandem::transfer

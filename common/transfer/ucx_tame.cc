@@ -1,0 +1,21 @@
+// What libucs and libucm do to a process when they are loaded, prevented.
+#include "common/transfer/transport.h"
+
+#include <cstdlib>
+#include <mutex>
+
+namespace tandem::transfer {
+
+void tame_ucx() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Read once, when the libraries are loaded (ucx_load.h); inherited by the processes that this
+    // one starts. What the user has set stays.
+    ::setenv("UCX_HANDLE_ERRORS", "none", 0);
+    ::setenv("UCX_MEM_EVENTS", "n", 0);
+    ::setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
+    ::setenv("UCX_LOG_LEVEL", "fatal", 0);
+  });
+}
+
+}  // namespace tandem::transfer

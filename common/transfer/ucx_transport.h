@@ -1,0 +1,176 @@
+// The UCX back end (private to the room).
+#pragma once
+
+#include "common/transfer/command_queue.h"
+#include "common/transfer/transport.h"
+#include "common/transfer/unit_copy.h"
+
+#include <ucp/api/ucp.h>
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+namespace tandem::transfer {
+
+class UcxTransport final : public KvTransport {
+ public:
+  UcxTransport(PageMemory memory, EventSink sink, const UcxOptions& options);
+  UcxTransport(const UcxTransport&) = delete;
+  UcxTransport& operator=(const UcxTransport&) = delete;
+  ~UcxTransport() override;
+
+  /// Context, worker, handler, thread; called once.
+  Status start();
+
+  [[nodiscard]] std::string address() const override { return address_; }
+
+  [[nodiscard]] std::string description() const override { return description_; }
+
+  void connect(std::uint64_t peer, std::string address) override;
+  void disconnect(std::uint64_t peer) override;
+  void open_landing(const TransferName& name,
+                    std::uint32_t first_page,
+                    std::vector<std::uint32_t> pages) override;
+  void close_landing(const TransferName& name) override;
+  void send(SendRequest request) override;
+  [[nodiscard]] TransportStats stats() const override;
+
+ private:
+  struct Connect {
+    std::uint64_t peer;
+    std::string address;
+  };
+
+  struct Disconnect {
+    std::uint64_t peer;
+  };
+
+  struct Open {
+    TransferName name;
+    std::uint32_t first_page;
+    std::vector<std::uint32_t> pages;
+  };
+
+  struct Close {
+    TransferName name;
+  };
+
+  using Command = std::variant<Connect, Disconnect, Open, Close, SendRequest>;
+
+  /// One life of the data path to a peer. Its address is UCX's handle in callbacks.
+  struct Endpoint {
+    UcxTransport* owner = nullptr;
+    std::uint64_t peer = 0;
+    ucp_ep_h ep = nullptr;
+    ucs_status_t failure = UCS_OK;  ///< set by UCX's error callback
+    std::list<Endpoint>::iterator self;
+    void* wiring = nullptr;         ///< a flush that ends when the lanes stand (or have failed)
+    void* close_request = nullptr;  ///< while a forced close is going on
+  };
+
+  /// A send in flight; owns what UCX reads until it has ended.
+  struct Send {
+    UcxTransport* owner = nullptr;
+    std::list<Send>::iterator self;
+    TransferName name;
+    std::uint32_t unit = 0;
+    std::uint32_t crc = 0;
+    std::uint64_t bytes = 0;
+    UnitHeaderBytes header{};
+    std::vector<ucp_dt_iov_t> iov;
+  };
+
+  /// A rendezvous receive in flight.
+  struct Receive {
+    UcxTransport* owner = nullptr;
+    std::list<Receive>::iterator self;
+    Landing landing;
+    std::vector<ucp_dt_iov_t> iov;
+  };
+
+  // Set-up (ucx_transport.cc).
+  Status make_context();
+  Status make_worker();
+  void run();
+  void wait_for_work();
+  void run_commands();
+  void run_landing_commands();
+  void run_until_quiet();
+  void publish_stats();
+
+  // Endpoints (ucx_endpoint.cc).
+  void handle(Connect& command);
+  void handle(Disconnect& command);
+  void handle(Open& command);
+  void handle(Close& command);
+  void handle(SendRequest& request);
+  void close_endpoint(Endpoint& endpoint);
+  static bool has_ended(void*& request);
+  bool wiring_ended(Endpoint& endpoint);
+  void reap_failed();
+  void reap_closed();
+  static void on_endpoint_error(void* argument, ucp_ep_h ep, ucs_status_t status);
+  [[nodiscard]] static std::string lanes_of(ucp_ep_h ep);
+
+  // Units (ucx_units.cc).
+  void post(Endpoint& endpoint, SendRequest& request);
+  void send_ended(Send& send, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* user_data);
+  static ucs_status_t on_unit(void* argument,
+                              const void* header,
+                              std::size_t header_length,
+                              void* data,
+                              std::size_t length,
+                              const ucp_am_recv_param_t* param);
+  ucs_status_t unit_arrived(const UnitHeader& header,
+                            void* data,
+                            std::size_t length,
+                            bool rendezvous);
+  static void on_received(void* request, ucs_status_t status, std::size_t length, void* user_data);
+  void landed(const Landing& landing, ucs_status_t status);
+
+  PageMemory memory_;
+  EventSink sink_;
+  UcxOptions options_;
+  std::string address_;
+  std::string description_;
+
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int worker_fd_ = -1;
+  CommandQueue<Command> commands_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+
+  // The progress thread's alone from here.
+  std::vector<Command> staged_;  ///< taken from commands_, not yet carried out
+  LandingTable table_;
+  std::map<std::uint64_t, Endpoint*> peers_;
+  /// An endpoint failed or was closed before its lanes stood.
+  bool unclean_ = false;
+  bool disturbed_ = false;         ///< a peer was disconnected or lost
+  std::list<Endpoint> endpoints_;  ///< those in peers_ and those that are being closed
+  bool any_failed_ = false;
+  std::list<Send> sends_;
+  std::list<Receive> receives_;
+  TransportStats counting_;
+  // Guards the copy of the counters that other threads read.
+  mutable std::mutex stats_mutex_;
+  TransportStats stats_;
+};
+
+/// UCX's address with a mark and a CRC before it: UCX trusts the bytes that it is given.
+std::string wrap_address(std::string_view ucx_address);
+/// The reverse; empty when the bytes are not such an address.
+std::string_view unwrap_address(std::string_view wrapped);
+
+/// unavailable("what: UCX's words").
+Status ucx_error(const std::string& what, ucs_status_t status);
+
+}  // namespace tandem::transfer

@@ -1,0 +1,75 @@
+#include "common/transfer/unit_copy.h"
+
+#include "common/base/crc32c.h"
+
+#include <cstring>
+
+namespace tandem::transfer {
+
+void gather(const PageMemory& memory,
+            const UnitHeader& header,
+            std::span<const std::uint32_t> pages,
+            std::byte* out) {
+  for (const std::uint32_t page : pages) {
+    std::memcpy(out, memory.page(page) + header.page_offset, header.page_length);
+    out += header.page_length;
+  }
+}
+
+void scatter(const PageMemory& memory, const Landing& landing, const std::byte* in) {
+  for (const std::uint32_t page : landing.pages) {
+    std::memcpy(memory.page(page) + landing.header.page_offset, in, landing.header.page_length);
+    in += landing.header.page_length;
+  }
+}
+
+std::uint32_t crc_of_pages(const PageMemory& memory,
+                           const UnitHeader& header,
+                           std::span<const std::uint32_t> pages) {
+  std::uint32_t crc = 0;
+  for (const std::uint32_t page : pages)
+    crc = crc32c(memory.page(page) + header.page_offset, header.page_length, crc);
+  return crc;
+}
+
+std::vector<MemoryRun> runs_of(const PageMemory& memory,
+                               const UnitHeader& header,
+                               std::span<const std::uint32_t> pages) {
+  std::vector<MemoryRun> runs;
+  for (const std::uint32_t page : pages) {
+    std::byte* begin = memory.page(page) + header.page_offset;
+    if (!runs.empty() && runs.back().begin + runs.back().bytes == begin) {
+      runs.back().bytes += header.page_length;
+    } else {
+      runs.push_back({begin, header.page_length});
+    }
+  }
+  return runs;
+}
+
+void count_drop(TransportStats& stats, LandingVerdict verdict) {
+  switch (verdict) {
+    case LandingVerdict::kStaleName:
+      ++stats.dropped_stale;
+      break;
+    case LandingVerdict::kOutOfRange:
+      ++stats.dropped_out_of_range;
+      break;
+    case LandingVerdict::kDuplicate:
+      ++stats.dropped_duplicate;
+      break;
+    case LandingVerdict::kLand:
+      break;
+  }
+}
+
+void count_landed(TransportStats& stats, const UnitHeader& header, bool crc_ok) {
+  if (crc_ok) {
+    ++stats.landed_units;
+    stats.landed_bytes += header.payload_bytes();
+  } else {
+    ++stats.bad_crc;
+  }
+}
+
+}  // namespace tandem::transfer

@@ -1,0 +1,36 @@
+// Bytes of a unit between pages and one contiguous buffer, and what is counted about units.
+#pragma once
+
+#include "common/transfer/transport.h"
+
+#include <span>
+
+namespace tandem::transfer {
+
+/// The unit's bytes of `pages`, one after another, into `out` (header.payload_bytes()).
+void gather(const PageMemory& memory,
+            const UnitHeader& header,
+            std::span<const std::uint32_t> pages,
+            std::byte* out);
+/// The reverse, into the landing's pages.
+void scatter(const PageMemory& memory, const Landing& landing, const std::byte* in);
+
+/// CRC32C of the unit's bytes where they lie.
+std::uint32_t crc_of_pages(const PageMemory& memory,
+                           const UnitHeader& header,
+                           std::span<const std::uint32_t> pages);
+
+/// Runs of memory that the unit covers, in payload order; neighbours are merged.
+struct MemoryRun {
+  std::byte* begin = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+std::vector<MemoryRun> runs_of(const PageMemory& memory,
+                               const UnitHeader& header,
+                               std::span<const std::uint32_t> pages);
+
+void count_drop(TransportStats& stats, LandingVerdict verdict);
+void count_landed(TransportStats& stats, const UnitHeader& header, bool crc_ok);
+
+}  // namespace tandem::transfer

@@ -1,0 +1,51 @@
+// What a worker will hold in memory, and whether it fits: resolved before a weight is read.
+#pragma once
+
+#include "common/args/options.h"
+#include "common/base/status.h"
+#include "common/model/config.h"
+#include "common/model/memory_plan.h"
+#include "kernels/api/backend.h"
+
+#include <cstdint>
+#include <string>
+
+namespace tandem::worker {
+
+/// Everything about memory and batch sizes that follows from arguments, model and machine.
+struct WorkerPlan {
+  model::ModelConfig config;
+  const kernels::Backend* backend = nullptr;
+  kernels::DType dtype = kernels::DType::kBf16;
+  model::PassLimits limits;
+  model::MemoryPlan memory;
+  std::uint64_t memory_bytes = 0;  ///< that the process may use
+  double fraction = 0;             ///< weights + pool may take this share of it
+  std::int64_t context_length = 0;
+  std::int64_t page_size = 1;
+  std::int64_t page_count = 0;
+  std::int64_t max_total_tokens = 0;
+  std::int32_t max_running_requests = 0;
+  std::int32_t chunked_prefill_size = -1;
+  std::uint64_t transfer_bytes = 0;  ///< buffers of the KV transport
+
+  [[nodiscard]] std::uint64_t pool_bytes() const {
+    return static_cast<std::uint64_t>(page_count) * memory.page_bytes;
+  }
+
+  [[nodiscard]] std::uint64_t total_bytes() const {
+    return memory.fixed_bytes() + pool_bytes() + transfer_bytes;
+  }
+};
+
+/// Reads config.json only. Errors name the flag, what was asked, what there is, and a value that
+/// works.
+Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_bytes);
+
+/// The plan as a table for people: --dry-run and the start-up log.
+std::string plan_text(const WorkerPlan& plan);
+
+/// The backend that --kernel-family (or --attention-backend) names, or why this machine cannot.
+Result<const kernels::Backend*> select_backend(const args::Arguments& args);
+
+}  // namespace tandem::worker

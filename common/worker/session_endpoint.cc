@@ -1,0 +1,107 @@
+#include "common/worker/session_endpoint.h"
+
+#include "common/obs/log.h"
+
+#include <utility>
+
+namespace tandem::worker {
+
+SessionEndpoint::SessionEndpoint(rpc::WorkerInfo info,
+                                 Role* role,
+                                 engine::Engine* engine,
+                                 EngineLoop* loop)
+    : info_(std::move(info)), role_(role), engine_(engine), loop_(loop) {}
+
+SessionEndpoint::Session* SessionEndpoint::find(std::uint64_t session) {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void SessionEndpoint::on_open(const rpc::WorkerSessionPtr& session) {
+  loop_->post([self = shared_from_this(), session] {
+    self->sessions_[session->number()].stream = session;
+    obs::info("session_opened", {{"router", session->router_incarnation()}});
+  });
+}
+
+void SessionEndpoint::on_submit(const rpc::WorkerSessionPtr& session,
+                                rpc::Submission&& submission) {
+  const core::RequestId id = submission.request.id;
+  const std::uint32_t attempt = submission.attempt;
+  if (draining_) {
+    session->send_rejected(id, attempt, unavailable("the worker is shutting down"));
+    return;
+  }
+  const auto shared = std::make_shared<rpc::Submission>(std::move(submission));
+  const bool taken =
+      loop_->try_post([self = shared_from_this(), number = session->number(), shared] {
+        self->submit(number, std::move(*shared));
+      });
+  if (!taken)
+    session->send_rejected(
+        id, attempt, resource_exhausted("the worker's inbox is full; try again later"));
+}
+
+void SessionEndpoint::submit(std::uint64_t session, rpc::Submission&& submission) {
+  Session* from = find(session);
+  if (from == nullptr) return;  // closed meanwhile
+  const core::RequestId id = submission.request.id;
+  const std::uint32_t attempt = submission.attempt;
+  from->running[id] = attempt;
+  // Sinks run on the engine thread, as the rest of this class does.
+  const Status status =
+      role_->submit(std::move(submission), [this, session](core::TokenEvent&& event) {
+        Session* to = find(session);
+        if (to == nullptr) return;
+        if (event.finish) to->running.erase(event.request);
+        to->events.push_back(std::move(event));
+      });
+  if (status.ok()) return;
+  from->running.erase(id);
+  from->stream->send_rejected(id, attempt, status);
+}
+
+void SessionEndpoint::on_abort(const rpc::WorkerSessionPtr& session, core::RequestId id) {
+  loop_->post([self = shared_from_this(), number = session->number(), id] {
+    Session* from = self->find(number);
+    // A session may end only what it has begun.
+    if (from == nullptr || from->running.erase(id) == 0) return;
+    self->role_->abort(id, cancelled("aborted by the router"));
+  });
+}
+
+void SessionEndpoint::on_abort_all(const rpc::WorkerSessionPtr& session) {
+  loop_->post([self = shared_from_this(), number = session->number()] {
+    self->abort_session(number, cancelled("aborted by the router"));
+  });
+}
+
+void SessionEndpoint::abort_session(std::uint64_t session, const Status& why) {
+  Session* from = find(session);
+  if (from == nullptr) return;
+  for (const auto& [id, attempt] : std::exchange(from->running, {}))
+    role_->abort(id, why);
+}
+
+void SessionEndpoint::on_flush_cache(const rpc::WorkerSessionPtr& session) {
+  loop_->post([self = shared_from_this(), session] {
+    session->send_flushed(self->engine_->flush_cache());
+  });
+}
+
+void SessionEndpoint::on_closed(const rpc::WorkerSessionPtr& session, const Status& status) {
+  loop_->post([self = shared_from_this(), number = session->number(), status] {
+    self->abort_session(number, cancelled("the router's session ended"));
+    self->sessions_.erase(number);
+    obs::info("session_closed", {{"reason", status.message()}});
+  });
+}
+
+void SessionEndpoint::after_step(Time /*now*/) {
+  for (auto& [number, session] : sessions_) {
+    if (session.events.empty()) continue;
+    session.stream->send_step(std::exchange(session.events, {}), loop_->load());
+  }
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,282 @@
+#include "common/worker/worker.h"
+
+#include "common/args/args.h"
+#include "common/base/random.h"
+#include "common/obs/log.h"
+#include "common/rpc/pair.h"
+#include "common/rpc/session.h"
+#include "common/transfer/transport.h"
+#include "common/worker/status_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <utility>
+
+namespace tandem::worker {
+namespace {
+
+rpc::Role wire_role(args::DisaggregationMode mode) {
+  switch (mode) {
+    case args::DisaggregationMode::kPrefill:
+      return rpc::Role::kPrefill;
+    case args::DisaggregationMode::kDecode:
+      return rpc::Role::kDecode;
+    case args::DisaggregationMode::kNull:
+      break;
+  }
+  return rpc::Role::kUnified;
+}
+
+core::SamplingParams default_sampling(const model::ModelConfig& config) {
+  core::SamplingParams params;
+  const model::GenerationDefaults& defaults = config.generation;
+  if (defaults.temperature) params.temperature = static_cast<float>(*defaults.temperature);
+  if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);
+  if (defaults.min_p) params.min_p = static_cast<float>(*defaults.min_p);
+  if (defaults.top_k && *defaults.top_k > 0)
+    params.top_k = static_cast<std::int32_t>(*defaults.top_k);
+  if (defaults.repetition_penalty)
+    params.repetition_penalty = static_cast<float>(*defaults.repetition_penalty);
+  return params;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
+                                               const WorkerPlan& plan,
+                                               const WorkerAddresses& addresses) {
+  std::unique_ptr<Worker> worker(new Worker());
+  worker->plan_ = plan;
+  TANDEM_TRY(worker->load(args, plan));
+  worker->loop_ = std::make_unique<EngineLoop>(
+      worker->engine_.get(), [model = worker->model_.get()] { return model->progress(); });
+  worker->describe(args, plan, addresses);
+  TANDEM_TRY(worker->make_role(args, plan, addresses));
+  worker->endpoint_ = std::make_shared<SessionEndpoint>(
+      worker->info_, worker->role_.get(), worker->engine_.get(), worker->loop_.get());
+  worker->generator_ = std::make_shared<LocalGenerator>(
+      worker->role_.get(), worker->engine_.get(), worker->loop_.get(), [raw = worker.get()] {
+        return raw->extra_info();
+      });
+  worker->status_log_ =
+      make_status_log(worker->engine_.get(), args.observability.decode_log_interval);
+  worker->loop_->add_client(worker->role_.get());
+  worker->loop_->add_client(worker->endpoint_.get());
+  worker->loop_->add_client(worker->status_log_.get());
+  worker->loop_->start();
+  return worker;
+}
+
+Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
+  pool_ = std::make_unique<kernels::ThreadPool>(args.runtime.compute_threads);
+  model::LoadOptions options;
+  options.folder = args.model.model_path;
+  options.dtype = plan.dtype == kernels::DType::kF32   ? model::DTypeChoice::kF32
+                  : plan.dtype == kernels::DType::kF16 ? model::DTypeChoice::kF16
+                                                       : model::DTypeChoice::kBf16;
+  options.override_json = args.model.json_model_override_args;
+  options.backend = plan.backend;
+  options.pool = pool_.get();
+  options.limits = plan.limits;
+  TANDEM_TRY(model_, model::Model::load(options));
+  executor_ = std::make_unique<engine::ModelExecutor>(model_.get(),
+                                                      static_cast<std::int32_t>(plan.page_size));
+  engine::EngineOptions engine;
+  engine.max_total_tokens = plan.max_total_tokens;
+  engine.page_size = static_cast<std::int32_t>(plan.page_size);
+  engine.disable_radix_cache = args.kv_cache.disable_radix_cache;
+  engine.max_running_requests = plan.max_running_requests;
+  engine.max_prefill_tokens = static_cast<std::int32_t>(args.scheduling.max_prefill_tokens);
+  engine.chunked_prefill_size = plan.chunked_prefill_size;
+  engine.schedule_policy = args.scheduling.schedule_policy == args::SchedulePolicy::kLpm
+                               ? engine::SchedulePolicy::kLpm
+                               : engine::SchedulePolicy::kFcfs;
+  engine.schedule_conservativeness = args.scheduling.schedule_conservativeness;
+  engine.reserved_decode_tokens =
+      static_cast<std::int32_t>(args.disaggregation.num_reserved_decode_tokens);
+  engine.stream_interval = static_cast<std::int32_t>(args.server.stream_interval);
+  engine.context_length = static_cast<std::int32_t>(plan.context_length);
+  TANDEM_TRY(engine_, engine::Engine::create(engine, executor_.get()));
+  return {};
+}
+
+void Worker::describe(const args::Arguments& args,
+                      const WorkerPlan& plan,
+                      const WorkerAddresses& addresses) {
+  info_.incarnation = system_random() | 1U;
+  info_.role = wire_role(args.disaggregation.mode);
+  info_.model_digest = model_->digest().hex();
+  info_.page_size = static_cast<std::int32_t>(plan.page_size);
+  info_.dtype = std::string(kernels::dtype_name(plan.dtype));
+  info_.kv_cache_dtype = info_.dtype;
+  info_.numerics_family = model_->numerics();
+  info_.version = args::Environment::system().version;
+  info_.http_address = addresses.host + ":" + std::to_string(addresses.http_port);
+  info_.grpc_address = addresses.host + ":" + std::to_string(addresses.grpc_port);
+  if (info_.role == rpc::Role::kPrefill) {
+    info_.bootstrap_address = args.disaggregation.bootstrap_address
+                                  ? *args.disaggregation.bootstrap_address
+                                  : addresses.host + ":" + std::to_string(addresses.bootstrap_port);
+  }
+  core::ServedModel& model = info_.model;
+  model.model_path = args.model.model_path;
+  model.served_model_name = args.server.served_model_name;
+  model.tokenizer_path = args.model.tokenizer_path;
+  model.architectures = {plan.config.architecture};
+  model.model_type = plan.config.model_type;
+  model.vocab_size = static_cast<std::int32_t>(plan.config.vocab_size);
+  model.context_length = static_cast<std::int32_t>(plan.context_length);
+  model.max_request_tokens = engine_->max_request_tokens();
+  model.eos_token_ids = plan.config.eos_ids;
+  model.default_sampling = default_sampling(plan.config);
+  model.disaggregation_mode = std::string(args::to_string(args.disaggregation.mode));
+  info_.arguments_json = args::dump_json(args, computed_arguments());
+}
+
+Status Worker::make_role(const args::Arguments& args,
+                         const WorkerPlan& plan,
+                         const WorkerAddresses& addresses) {
+  if (info_.role == rpc::Role::kUnified) {
+    role_ = make_unified_role(engine_.get());
+    return {};
+  }
+  const model::KvLayout layout = model_->kv_layout(plan.page_size);
+  PdOptions options;
+  options.role =
+      info_.role == rpc::Role::kPrefill ? handoff::Role::kPrefill : handoff::Role::kDecode;
+  options.instance = addresses.host + ":" + std::to_string(addresses.http_port);
+  options.incarnation = info_.incarnation;
+  if (args.server.api_key) options.authorization = "Bearer " + *args.server.api_key;
+  options.layout.page_size = static_cast<std::uint32_t>(plan.page_size);
+  options.layout.layer_count = static_cast<std::uint32_t>(layout.layer_count);
+  options.layout.kv_head_count = static_cast<std::uint32_t>(layout.kv_head_count);
+  options.layout.head_dim = static_cast<std::uint32_t>(layout.head_dim);
+  options.layout.dtype = info_.kv_cache_dtype;
+  options.layout.page_bytes = layout.page_bytes();
+  options.layout.page_stride_bytes = layout.page_bytes();
+  options.layout.model_digest = info_.model_digest;
+  options.layout.weight_version = info_.model.weight_version;
+  options.layout.numerics_family = info_.numerics_family;
+  // The window is told in chunks and kept in pages; 0 grants the whole prompt at once.
+  const std::int64_t chunk =
+      plan.chunked_prefill_size > 0 ? plan.chunked_prefill_size : plan.context_length;
+  const std::int64_t window =
+      args.disaggregation.grant_window * ((chunk + plan.page_size - 1) / plan.page_size);
+  options.grant_window_pages = static_cast<std::uint32_t>(std::min<std::int64_t>(window, 1 << 20));
+  const MakeTransport make = [](transfer::PageMemory memory, transfer::EventSink sink) {
+    return transfer::make_ucx_transport(std::move(memory), std::move(sink), {});
+  };
+  auto role = info_.role == rpc::Role::kPrefill
+                  ? make_prefill_role(options, engine_.get(), loop_.get(), make)
+                  : make_decode_role(options, engine_.get(), loop_.get(), make);
+  if (!role.ok()) return role.status();
+  pd_role_ = role->get();
+  role_ = std::move(*role);
+  return {};
+}
+
+std::vector<std::shared_ptr<rpc::Service>> Worker::services(
+    const std::function<bool(std::string_view)>& authorize) const {
+  rpc::SessionServiceOptions session;
+  session.authorize = authorize;
+  std::vector<std::shared_ptr<rpc::Service>> services{
+      rpc::make_session_service(endpoint_, session)};
+  if (info_.role == rpc::Role::kPrefill) {
+    rpc::PairServiceOptions pair;
+    pair.authorize = authorize;
+    services.push_back(rpc::make_pair_service(pd_role_->hub(), pair));
+  }
+  return services;
+}
+
+std::map<std::string, std::string> Worker::computed_arguments() const {
+  return {{"max_total_tokens", std::to_string(engine_->page_count() * engine_->page_size())},
+          {"max_running_requests", std::to_string(plan_.max_running_requests)},
+          {"context_length", std::to_string(plan_.context_length)},
+          {"kernel_family", fmt::format("\"{}\"", kernels::family_name(plan_.backend->family()))},
+          {"dtype",
+           fmt::format("\"{}\"",
+                       plan_.dtype == kernels::DType::kF32   ? "float32"
+                       : plan_.dtype == kernels::DType::kF16 ? "float16"
+                                                             : "bfloat16")}};
+}
+
+std::vector<std::pair<std::string, std::string>> Worker::extra_info() const {
+  std::vector<std::pair<std::string, std::string>> members{
+      {"max_total_num_tokens", std::to_string(engine_->page_count() * engine_->page_size())},
+      {"max_req_input_len",
+       std::to_string(std::min(plan_.context_length - 1, plan_.max_total_tokens - 1))},
+      {"page_bytes", std::to_string(plan_.memory.page_bytes)},
+      {"incarnation", fmt::format("\"{:016x}\"", info_.incarnation)},
+      {"model_digest", "\"" + info_.model_digest + "\""},
+      {"numerics_family", "\"" + info_.numerics_family + "\""},
+      {"grpc_address", "\"" + info_.grpc_address + "\""}};
+  if (!info_.bootstrap_address.empty()) {
+    members.emplace_back("bootstrap_address", "\"" + info_.bootstrap_address + "\"");
+  }
+  if (pd_role_ != nullptr) {
+    // Only its thread may look, and a step may take long: routers ask here where gRPC is, and wait
+    // two seconds.
+    const auto answer = std::make_shared<std::promise<std::string>>();
+    auto stats = answer->get_future();
+    const bool asked =
+        loop_->try_post([answer, role = pd_role_] { answer->set_value(role->stats_json()); });
+    const bool there =
+        asked && stats.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
+    members.emplace_back("disaggregation", there ? stats.get() : "null");
+  }
+  return members;
+}
+
+void Worker::register_at(const std::string& bootstrap_address) {
+  v1::MemberRow row;
+  row.set_instance(info_.http_address);
+  row.set_incarnation(info_.incarnation);
+  row.set_rank(0);
+  row.set_rank_count(1);
+  row.set_role(info_.role == rpc::Role::kPrefill ? v1::ROLE_PREFILL : v1::ROLE_DECODE);
+  row.set_http_address(info_.http_address);
+  row.set_grpc_address(info_.grpc_address);
+  row.set_model_digest(info_.model_digest);
+  row.set_weight_version(info_.model.weight_version);
+  row.set_served_model_name(info_.model.served_model_name);
+  row.set_attn_tp_size(1);
+  row.set_attn_cp_size(1);
+  row.set_attn_dp_size(1);
+  row.set_pp_size(1);
+  row.set_system_dp_size(1);
+  row.set_page_size(static_cast<std::uint32_t>(info_.page_size));
+  row.set_kv_cache_dtype(info_.kv_cache_dtype);
+  rpc::ClientOptions options;
+  options.address = bootstrap_address;
+  registration_ = rpc::keep_registered(options, {row});
+}
+
+bool Worker::idle() const {
+  const core::Load load = loop_->load();
+  return load.running_requests == 0 && load.waiting_requests == 0 && load.transferring_pages == 0;
+}
+
+void Worker::stop() {
+  registration_.reset();
+  if (!loop_) return;
+  loop_->post([this] {
+    role_->abort_all(unavailable("the worker is stopping"));
+    if (pd_role_ != nullptr) pd_role_->hub()->close_all();
+  });
+  loop_->stop();
+  if (endpoint_) endpoint_->release();
+  if (pd_role_ != nullptr) {
+    pd_role_->shut_down();
+    pd_role_->hub()->release();
+  }
+}
+
+Worker::~Worker() {
+  stop();
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,89 @@
+// The op interface. One backend is selected at start and serves every batch size of the process,
+// because its order of sums is part of what "same tokens everywhere" means.
+#pragma once
+
+#include "kernels/api/ops.h"
+#include "kernels/api/thread_pool.h"
+#include "kernels/api/weight.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::kernels {
+
+enum class Family : std::uint8_t {
+  kAuto,
+  kReference,  ///< scalar, sums in double: the oracle
+  kGeneric,    ///< the vector kernels in portable code: slow, same bits as kAvx2 and kAvx512
+  kAvx2,
+  kAvx512,
+  kAmx,  ///< bf16 weights through AMX tiles (activations rounded to bf16); the rest as kAvx512
+};
+
+/// "auto", "reference", "generic", "avx2", "avx512", "amx".
+std::string_view family_name(Family family);
+
+/// The family of that name; false when there is none.
+bool parse_family(std::string_view name, Family* family);
+
+/// All ops. Stateless and immutable: one instance may be used by several threads, each with its own
+/// pool. No op allocates, except pack(). No op fails. Zero tokens are fine everywhere.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual Family family() const = 0;
+
+  /// Names the order of sums and roundings: two processes with the same string, weight dtype and KV
+  /// dtype compute the same bits. Part of the link digest. avx2, avx512 and generic share one:
+  /// "simd16-f32fma-v1".
+  [[nodiscard]] virtual std::string_view numerics() const = 0;
+
+  /// Packs the matrices of `parts`, stacked along rows (all of the same cols): [q; k; v] or [gate;
+  /// up] become one weight. `store` is the kept type; narrowing rounds to nearest even. Null when
+  /// memory ran out.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
+                                                           DType store,
+                                                           ThreadPool& pool) const = 0;
+
+  /// Bytes that pack() will hold for [n, k]; for memory plans.
+  [[nodiscard]] virtual std::size_t packed_bytes(std::size_t n,
+                                                 std::size_t k,
+                                                 DType store) const = 0;
+
+  virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
+  virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;
+  virtual void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const = 0;
+  virtual void head_norm(const HeadNormArgs& args, ThreadPool& pool) const = 0;
+  virtual void rope(const RopeArgs& args, ThreadPool& pool) const = 0;
+  virtual void silu_mul(const SiluMulArgs& args, ThreadPool& pool) const = 0;
+  virtual void write_kv(const WriteKvArgs& args, ThreadPool& pool) const = 0;
+  virtual void attention(const AttentionArgs& args, ThreadPool& pool) const = 0;
+
+  /// Max and log-sum-exp of one row of logits. -inf entries count as probability 0. A row without
+  /// any finite entry gives max = -inf (or +inf, NaN) and log_sum = 0 (or NaN).
+  [[nodiscard]] virtual LogSoftmaxStats log_softmax_stats(std::span<const float> logits) const = 0;
+};
+
+/// The backend of that family, alive for the whole process; kAuto takes the fastest one here. Null
+/// when this machine or build cannot run it; then *reason says in one sentence why. reason may be
+/// null.
+const Backend* select(Family requested, std::string* reason);
+
+/// Families that select() would give here, reference first, fastest last.
+std::vector<Family> available_families();
+
+/// Index of the largest value; the lowest index wins ties; NaN never wins. -1 for an empty or
+/// all-NaN row.
+std::int32_t argmax(std::span<const float> values);
+
+/// The `count` largest values, in falling order, the lower index first among equals; NaN is left
+/// out. Writes at most min(count, values.size()) entries to `out` and returns how many. One pass
+/// with a heap of `count`.
+std::size_t top_k(std::span<const float> values, std::size_t count, TopEntry* out);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,172 @@
+// Arguments of every op: plain pointers and sizes over ragged batches of tokens. A batch is T
+// tokens of any number of sequences, in any order; nothing here assumes one sequence.
+//
+// Activations are f32. "stride" counts elements from one token's row to the next; 0 means dense
+// (written at the field). Unless a comment says so, inputs and outputs must not overlap.
+// Preconditions are the caller's to keep: kernels check nothing that comes from a client. All
+// outputs of a token depend on that token's inputs only: the same bits alone or in a batch, at any
+// row, with any number of threads.
+#pragma once
+
+#include "kernels/api/weight.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::kernels {
+
+/// Largest head_dim that attention and rope accept.
+inline constexpr std::size_t kMaxHeadDim = 512;
+
+/// out[t, :] = table[ids[t], :], widened to f32.
+struct EmbeddingArgs {
+  MatrixView table;                   ///< [vocab, hidden]
+  const std::int32_t* ids = nullptr;  ///< [tokens], each in [0, vocab)
+  std::size_t tokens = 0;
+  float* out = nullptr;  ///< [tokens, hidden], dense
+};
+
+/// y[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n], + y[t, n] if accumulate.
+/// The sum runs in the family's fixed order; then bias, then the old y are added, one rounding
+/// each.
+struct LinearArgs {
+  const float* x = nullptr;  ///< [tokens, k]
+  std::size_t x_stride = 0;  ///< 0: k
+  const PackedWeight* weight = nullptr;
+  const float* bias = nullptr;  ///< [n] or null
+  float* y = nullptr;           ///< [tokens, n]; must not overlap x
+  std::size_t y_stride = 0;     ///< 0: n
+  std::size_t tokens = 0;
+  bool accumulate = false;  ///< for y = residual + W x
+};
+
+/// y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * weight. (Zhang and Sennrich 2019, RMSNorm.)
+/// With `residual`: first residual[r, :] += x[r, :], then the norm of residual[r, :].
+struct RmsNormArgs {
+  const float* x = nullptr;       ///< [rows, dim]
+  std::size_t x_stride = 0;       ///< 0: dim
+  float* residual = nullptr;      ///< [rows, dim] dense, updated in place; or null
+  const float* weight = nullptr;  ///< [dim]
+  float* y = nullptr;             ///< [rows, dim]; may be x itself when the strides are equal
+  std::size_t y_stride = 0;       ///< 0: dim
+  std::size_t rows = 0;
+  std::size_t dim = 0;
+  float eps = 1e-6F;
+};
+
+/// RMSNorm of each head of each token, in place (Qwen3's q_norm and k_norm).
+struct HeadNormArgs {
+  float* x = nullptr;             ///< [tokens, heads, head_dim]; heads of a token are contiguous
+  std::size_t x_stride = 0;       ///< elements from token to token; 0: heads * head_dim
+  const float* weight = nullptr;  ///< [head_dim]
+  std::size_t tokens = 0;
+  std::size_t heads = 0;
+  std::size_t head_dim = 0;
+  float eps = 1e-6F;
+};
+
+/// Rotates each head in place (Su et al. 2021; half-split pairing as in Llama):
+///   a = x[i], b = x[i + r/2]:  x[i] = a cos - b sin,  x[i + r/2] = b cos + a sin,   r =
+///   rotary_dim.
+/// Dimensions from rotary_dim on stay as they are.
+struct RopeArgs {
+  float* x = nullptr;        ///< [tokens, heads, head_dim]; heads of a token are contiguous
+  std::size_t x_stride = 0;  ///< 0: heads * head_dim
+  const std::int32_t* positions = nullptr;  ///< [tokens], each in [0, rows of the tables)
+  const float* cos = nullptr;               ///< [max_positions, rotary_dim / 2]
+  const float* sin = nullptr;               ///< [max_positions, rotary_dim / 2]
+  std::size_t tokens = 0;
+  std::size_t heads = 0;
+  std::size_t head_dim = 0;
+  std::size_t rotary_dim = 0;  ///< even, <= head_dim; 0: head_dim
+};
+
+/// out[t, i] = silu(gate[t, i]) * up[t, i], silu(g) = g / (1 + exp(-g)).
+struct SiluMulArgs {
+  const float* gate = nullptr;  ///< [tokens, dim]
+  const float* up = nullptr;    ///< [tokens, dim]; a fused [gate|up] row: up = gate + dim
+  std::size_t in_stride = 0;    ///< of both; 0: dim (2 * dim for a fused row)
+  float* out = nullptr;         ///< [tokens, dim]; may be gate when the strides are equal
+  std::size_t out_stride = 0;   ///< 0: dim
+  std::size_t tokens = 0;
+  std::size_t dim = 0;
+};
+
+/// One layer of a page-major KV pool [page][layer][K|V][kv_head][slot][head_dim]. Position p of a
+/// sequence is slot p % page_size of page pages[p / page_size]. Borrowed.
+struct KvLayer {
+  std::byte* base = nullptr;           ///< page 0
+  std::size_t page_stride_bytes = 0;   ///< from one page to the next
+  std::size_t layer_offset_bytes = 0;  ///< of this layer's K inside a page; V follows K directly
+  std::size_t page_size = 0;           ///< slots in a page, >= 1
+  std::size_t kv_heads = 0;
+  std::size_t head_dim = 0;  ///< <= kMaxHeadDim
+  DType dtype = DType::kF32;
+
+  /// Bytes of this layer in one page: K and V.
+  [[nodiscard]] constexpr std::size_t layer_bytes() const {
+    return 2 * kv_heads * page_size * head_dim * dtype_bytes(dtype);
+  }
+};
+
+/// The page table of one sequence. Borrowed.
+struct SequencePages {
+  const std::int32_t* pages = nullptr;  ///< [page_count]
+  std::size_t page_count = 0;
+};
+
+/// Where each token of a ragged batch sits.
+struct RaggedTokens {
+  std::size_t tokens = 0;
+  const std::int32_t* sequence = nullptr;  ///< [tokens], index into `sequences`
+  const std::int32_t* position =
+      nullptr;  ///< [tokens], absolute, 0-based; its page must be in the table
+  const SequencePages* sequences = nullptr;  ///< [sequence_count]
+  std::size_t sequence_count = 0;
+};
+
+/// Stores k and v rows at (sequence, position), rounded to the pool's dtype (nearest, ties to
+/// even).
+struct WriteKvArgs {
+  const float* k = nullptr;  ///< [tokens, kv_heads, head_dim]; heads of a token are contiguous
+  const float* v = nullptr;  ///< as k
+  std::size_t k_stride = 0;  ///< 0: kv_heads * head_dim
+  std::size_t v_stride = 0;  ///< 0: kv_heads * head_dim
+  RaggedTokens batch;
+  KvLayer kv;
+};
+
+/// Causal attention of each query over its own sequence's pages (which must already hold the token
+/// itself): softmax(scale * q K^T) V over positions [max(0, p - window + 1), p]. Bits depend on q
+/// and on the visible K and V in order, and on nothing else: not on page size, chunking, batch or
+/// threads. Positions outside the window are never read, so their pages may be gone (table entry
+/// unused).
+struct AttentionArgs {
+  const float* q = nullptr;    ///< [tokens, heads, head_dim]; heads of a token are contiguous
+  std::size_t q_stride = 0;    ///< 0: heads * head_dim
+  float* out = nullptr;        ///< [tokens, heads, head_dim]
+  std::size_t out_stride = 0;  ///< 0: heads * head_dim
+  RaggedTokens batch;
+  KvLayer kv;
+  std::size_t heads =
+      0;  ///< a multiple of kv.kv_heads; query head h reads kv head h / (heads / kv_heads)
+  float scale = 1.0F;       ///< usually 1 / sqrt(head_dim)
+  std::int32_t window = 0;  ///< 0: all; w: a token sees itself and the w - 1 before it
+};
+
+/// What log-softmax needs of one row: log p[i] = logits[i] - max - log_sum.
+struct LogSoftmaxStats {
+  float max = 0;
+  double log_sum = 0;  ///< log of sum of exp(logits[i] - max)
+
+  [[nodiscard]] double log_prob(float logit) const {
+    return static_cast<double>(logit) - static_cast<double>(max) - log_sum;
+  }
+};
+
+struct TopEntry {
+  std::int32_t id = 0;
+  float value = 0;
+};
+
+}  // namespace tandem::kernels

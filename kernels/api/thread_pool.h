@@ -1,0 +1,82 @@
+// Persistent workers for one engine thread. Which worker runs which task never changes a result:
+// every task owns the outputs that it writes, so thread counts and scheduling order cannot change a
+// bit.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace tandem::kernels {
+
+/// A pool of `threads` (>= 1) threads, the caller of parallel_for included. With 1 nothing is
+/// spawned and everything runs inline.
+///
+/// Idle workers spin for a few microseconds and then sleep on a futex, because several processes
+/// may share the cores. A job does not wait for sleepers: the caller works too, and a worker that
+/// wakes late finds nothing to do.
+///
+/// Threads: one thread at a time may call parallel_for, and never from inside a task.
+class ThreadPool {
+ public:
+  /// Scratch memory of each worker; touched only where a kernel needs it.
+  static constexpr std::size_t kScratchBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxThreads = 1024;
+
+  /// `threads` is clamped to [1, kMaxThreads]. If the system refuses a thread, the pool runs with
+  /// fewer (see thread_count()).
+  explicit ThreadPool(std::size_t threads);
+  ~ThreadPool();
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] std::size_t thread_count() const { return workers_.size() + 1; }
+
+  /// Calls fn(task, worker) once for each task in [0, tasks), worker in [0, thread_count()), and
+  /// returns when all are done. tasks < 2^32. fn must not throw.
+  template <class Fn>
+  void parallel_for(std::size_t tasks, Fn&& fn) {
+    using Callable = std::remove_reference_t<Fn>;
+    auto* callable = const_cast<std::remove_const_t<Callable>*>(&fn);
+    run(
+        tasks,
+        [](void* context, std::size_t task, std::size_t worker) {
+          (*static_cast<Callable*>(context))(task, worker);
+        },
+        callable);
+  }
+
+  /// kScratchBytes bytes, 64-byte aligned, that only `worker` may use, and only during one task.
+  [[nodiscard]] std::byte* scratch(std::size_t worker) const;
+
+ private:
+  using TaskFn = void (*)(void* context, std::size_t task, std::size_t worker);
+
+  void run(std::size_t tasks, TaskFn fn, void* context);
+  void worker_main(std::size_t worker);
+  /// Claims and runs tasks of the job that `ticket` names until none is left.
+  void work(std::size_t worker);
+
+  struct FreeScratch {
+    void operator()(std::byte* memory) const;
+  };
+
+  // (job number << 32) | next task. A compare-exchange on it claims a task of exactly that job.
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  std::atomic<TaskFn> fn_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<std::uint32_t> tasks_{0};
+  alignas(64) std::atomic<std::uint32_t> done_{0};
+  alignas(64) std::atomic<std::uint32_t> wake_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<std::byte, FreeScratch> scratch_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tandem::kernels

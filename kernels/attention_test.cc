@@ -1,0 +1,394 @@
+#include "kernels/test_util.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::kInf;
+using testing::kNan;
+using testing::pick;
+using testing::Pool;
+using testing::Rng;
+using testing::same_bits;
+
+// Portable code, and amx, whose attention is another family's.
+bool slow(const Backend& backend) {
+  return backend.family() == Family::kGeneric || backend.family() == Family::kAmx;
+}
+
+struct World {
+  std::size_t heads = 4;
+  Pool::Options kv;
+  std::int32_t window = 0;
+  float magnitude = 2.0F;
+};
+
+// K, V and queries of every position of every sequence; the same values whatever the pool looks
+// like.
+struct Filled {
+  explicit Filled(const World& w) : world(w), pool(w.kv) {
+    const std::size_t kv_row = w.kv.kv_heads * w.kv.head_dim;
+    for (std::size_t s = 0; s < w.kv.lengths.size(); ++s) {
+      for (std::size_t p = 0; p < w.kv.lengths[s]; ++p) {
+        sequence.push_back(static_cast<std::int32_t>(s));
+        position.push_back(static_cast<std::int32_t>(p));
+      }
+    }
+    Rng rng(99);
+    k = rng.reals(sequence.size() * kv_row, w.magnitude);
+    v = rng.reals(sequence.size() * kv_row, w.magnitude);
+    q = rng.reals(sequence.size() * row(), w.magnitude);
+  }
+
+  void write(const Backend& backend, ThreadPool& threads) const {
+    backend.write_kv(
+        {.k = k.data(), .v = v.data(), .batch = pool.batch(sequence, position), .kv = pool.layer()},
+        threads);
+  }
+
+  [[nodiscard]] std::size_t row() const { return world.heads * world.kv.head_dim; }
+
+  // Attention of the tokens at `index` (into all tokens) as one batch, returned in the same order.
+  [[nodiscard]] std::vector<float> attend(const Backend& backend,
+                                          const std::vector<std::size_t>& index,
+                                          ThreadPool& threads) const {
+    std::vector<std::int32_t> some_sequence;
+    std::vector<std::int32_t> some_position;
+    std::vector<float> some_q;
+    for (const std::size_t i : index) {
+      some_sequence.push_back(sequence[i]);
+      some_position.push_back(position[i]);
+      some_q.insert(some_q.end(),
+                    q.begin() + static_cast<std::ptrdiff_t>(i * row()),
+                    q.begin() + static_cast<std::ptrdiff_t>((i + 1) * row()));
+    }
+    std::vector<float> out(index.size() * row(), -7.0F);
+    backend.attention({.q = some_q.data(),
+                       .out = out.data(),
+                       .batch = pool.batch(some_sequence, some_position),
+                       .kv = pool.layer(),
+                       .heads = world.heads,
+                       .scale = 1.0F / std::sqrt(static_cast<float>(world.kv.head_dim)),
+                       .window = world.window},
+                      threads);
+    return out;
+  }
+
+  [[nodiscard]] std::vector<std::size_t> all() const {
+    std::vector<std::size_t> index(sequence.size());
+    for (std::size_t i = 0; i < index.size(); ++i)
+      index[i] = i;
+    return index;
+  }
+
+  World world;
+  Pool pool;
+  std::vector<std::int32_t> sequence;
+  std::vector<std::int32_t> position;
+  std::vector<float> k;
+  std::vector<float> v;
+  std::vector<float> q;
+};
+
+struct Row {
+  const char* name;
+  World world;
+};
+
+// Lengths around the block of 256 positions; head sizes around the vector; groups of 1 to 40 heads.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {"one token",
+       {.heads = 2, .kv = {.page_size = 1, .kv_heads = 2, .head_dim = 16, .lengths = {1}}}},
+      {"mha",
+       {.heads = 2, .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {5, 1, 17}}}},
+      {"gqa 2",
+       {.heads = 4, .kv = {.page_size = 16, .kv_heads = 2, .head_dim = 64, .lengths = {40, 3}}}},
+      {"gqa 7 bf16",
+       {.heads = 7,
+        .kv = {.page_size = 3,
+               .kv_heads = 1,
+               .head_dim = 64,
+               .dtype = DType::kBf16,
+               .lengths = {33}}}},
+      {"mqa 40 f16",
+       {.heads = 40,
+        .kv = {.page_size = 8,
+               .kv_heads = 1,
+               .head_dim = 16,
+               .dtype = DType::kF16,
+               .lengths = {19}}}},
+      {"odd head 1",
+       {.heads = 3, .kv = {.page_size = 2, .kv_heads = 3, .head_dim = 1, .lengths = {9}}}},
+      {"odd head 15",
+       {.heads = 2,
+        .kv = {.page_size = 5,
+               .kv_heads = 1,
+               .head_dim = 15,
+               .dtype = DType::kBf16,
+               .lengths = {21}}}},
+      {"odd head 80",
+       {.heads = 2,
+        .kv = {.page_size = 5,
+               .kv_heads = 2,
+               .head_dim = 80,
+               .dtype = DType::kBf16,
+               .lengths = {21}}}},
+      {"odd head 97",
+       {.heads = 2, .kv = {.page_size = 7, .kv_heads = 1, .head_dim = 97, .lengths = {21}}}},
+      {"one block",
+       {.heads = 2, .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 16, .lengths = {256}}}},
+      {"two blocks",
+       {.heads = 2,
+        .kv = {.page_size = 64,
+               .kv_heads = 1,
+               .head_dim = 16,
+               .dtype = DType::kBf16,
+               .lengths = {257, 2}}}},
+      {"three blocks",
+       {.heads = 4, .kv = {.page_size = 32, .kv_heads = 2, .head_dim = 32, .lengths = {530, 100}}}},
+      {"window 1",
+       {.heads = 2,
+        .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 16, .lengths = {40}},
+        .window = 1}},
+      {"window 10",
+       {.heads = 2,
+        .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 16, .lengths = {40, 3}},
+        .window = 10}},
+      {"window 200",
+       {.heads = 4,
+        .kv = {.page_size = 16, .kv_heads = 2, .head_dim = 16, .lengths = {520}},
+        .window = 200}},
+      {"largest head",
+       {.heads = 2,
+        .kv = {.page_size = 16, .kv_heads = 1, .head_dim = kMaxHeadDim, .lengths = {20}}}},
+      {"peaked scores",
+       {.heads = 2,
+        .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 64, .lengths = {300}},
+        .magnitude = 12.0F}},
+  };
+  return table;
+}
+
+TEST(Attention, MatchesTheReference) {
+  ThreadPool threads(2);
+  for (const Row& row : rows()) {
+    const Filled filled(row.world);
+    filled.write(testing::reference(), threads);
+    const std::vector<float> want = filled.attend(testing::reference(), filled.all(), threads);
+    // A score of magnitude S = m^2 sqrt(d) carries about S sqrt(d) 2^-24 of error, which exp makes
+    // relative.
+    const double m = static_cast<double>(row.world.magnitude);
+    const double d = static_cast<double>(row.world.kv.head_dim);
+    const double limit = m * (4.0 * m * m * d * 0x1p-24 + 64 * 0x1p-24);
+    for (const Backend* backend : testing::vector_backends()) {
+      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      const std::vector<float> got = filled.attend(*backend, filled.all(), threads);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(want[i]), limit) << i;
+      }
+    }
+  }
+}
+
+TEST(Attention, FamiliesOfOneNumericsAgreeBitForBit) {
+  ThreadPool threads(2);
+  const Backend& generic = *select(Family::kGeneric, nullptr);
+  for (const Row& row : rows()) {
+    const Filled filled(row.world);
+    filled.write(generic, threads);
+    const std::vector<std::byte> memory = filled.pool.memory();
+    const std::vector<float> want = filled.attend(generic, filled.all(), threads);
+    for (const Backend* backend : testing::vector_backends()) {
+      // Attention of amx is that of avx512, too.
+      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      filled.write(*backend, threads);
+      EXPECT_EQ(filled.pool.memory(), memory);
+      EXPECT_TRUE(same_bits(filled.attend(*backend, filled.all(), threads), want));
+    }
+  }
+}
+
+// Any chunking, any mixture with other sequences, any number of threads.
+TEST(Attention, RowsAreTheSameBitsInEveryBatch) {
+  constexpr std::uint64_t kSeed = 20240607;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
+  ThreadPool one(1);
+  ThreadPool two(2);
+  ThreadPool three(3);
+  for (const Row& row : rows()) {
+    const Filled filled(row.world);
+    for (const Backend* backend : testing::vector_backends()) {
+      if (backend->family() == Family::kGeneric)
+        continue;  // slow, and equal to the others by the test above
+      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      filled.write(*backend, one);
+      const std::vector<float> whole = filled.attend(*backend, filled.all(), one);
+      EXPECT_TRUE(same_bits(filled.attend(*backend, filled.all(), two), whole));
+      EXPECT_TRUE(same_bits(filled.attend(*backend, filled.all(), three), whole));
+      Rng rng(kSeed);
+      const std::size_t total = filled.sequence.size();
+      for (int round = 0; round < 12; ++round) {
+        std::vector<std::size_t> index;
+        const std::size_t count = 1 + rng.below(12);
+        std::size_t at = rng.below(total);
+        for (std::size_t i = 0; i < count; ++i) {
+          index.push_back(at);
+          // Mostly the next token (a chunk), sometimes a jump (another request).
+          at = rng.below(4) == 0 ? rng.below(total) : (at + 1) % total;
+        }
+        ASSERT_TRUE(
+            same_bits(filled.attend(*backend, index, two), pick(whole, index, filled.row())))
+            << round;
+      }
+    }
+  }
+}
+
+TEST(Attention, PageSizeDoesNotChangeBits) {
+  ThreadPool threads(2);
+  for (const Row& row : rows()) {
+    for (const Backend* backend : testing::vector_backends()) {
+      if (slow(*backend)) continue;
+      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      const Filled filled(row.world);
+      filled.write(*backend, threads);
+      const std::vector<float> want = filled.attend(*backend, filled.all(), threads);
+      for (const std::size_t page_size : {1U, 7U, 64U, 1024U}) {
+        World other = row.world;
+        other.kv.page_size = page_size;
+        other.kv.seed = page_size;
+        const Filled moved(other);
+        moved.write(*backend, threads);
+        ASSERT_TRUE(same_bits(moved.attend(*backend, moved.all(), threads), want)) << page_size;
+      }
+    }
+  }
+}
+
+// What a later position or another sequence holds (here: NaN, never written) must not reach a row.
+TEST(Attention, NeverReadsWhatARowDoesNotSee) {
+  ThreadPool threads(1);
+  const World world{.heads = 4,
+                    .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 32, .lengths = {64}}};
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for (const Backend* backend : backends) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const Filled full(world);
+    full.write(*backend, threads);
+    std::vector<std::size_t> index;
+    for (std::size_t p = 0; p < 21; ++p)
+      index.push_back(p);
+    const std::vector<float> want = full.attend(*backend, index, threads);
+    const Filled partial(world);
+    const std::vector<std::int32_t> sequence(21, 0);
+    const std::vector<std::int32_t> position(full.position.begin(), full.position.begin() + 21);
+    backend->write_kv({.k = full.k.data(),
+                       .v = full.v.data(),
+                       .batch = partial.pool.batch(sequence, position),
+                       .kv = partial.pool.layer()},
+                      threads);
+    EXPECT_TRUE(same_bits(partial.attend(*backend, index, threads), want));
+  }
+}
+
+TEST(Attention, PagesBehindTheWindowMayBeGone) {
+  ThreadPool threads(1);
+  const World world{.heads = 2,
+                    .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 16, .lengths = {600}},
+                    .window = 20};
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for (const Backend* backend : backends) {
+    SCOPED_TRACE(family_name(backend->family()));
+    Filled filled(world);
+    filled.write(*backend, threads);
+    const std::vector<std::size_t> index = {590, 591, 592, 599};
+    const std::vector<float> want = filled.attend(*backend, index, threads);
+    for (std::size_t page = 0; page < 571 / 4; ++page)
+      filled.pool.drop_page(0, page);
+    EXPECT_TRUE(same_bits(filled.attend(*backend, index, threads), want));
+  }
+}
+
+TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
+  ThreadPool threads(1);
+  const World world{.heads = 4,
+                    .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {40}}};
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const float bad : {kNan, kInf}) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " " + std::to_string(bad));
+      Filled filled(world);
+      filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
+      filled.write(*backend, threads);
+      const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::size_t position = i / filled.row();
+        const std::size_t head = i / 32 % 4;
+        EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
+      }
+      filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
+      filled.write(*backend, threads);
+      const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
+      for (std::size_t i = 0; i < scores.size(); ++i) {
+        const std::size_t position = i / filled.row();
+        if (i / 32 % 4 < 2) {
+          EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, StridesLeaveTheGapsAlone) {
+  ThreadPool threads(2);
+  const World world{.heads = 4,
+                    .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {11}}};
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const Filled filled(world);
+    // A fused [q | k | v] row, as a model keeps it.
+    const std::size_t row = filled.row();
+    const std::size_t kv_row = 64;
+    const std::size_t stride = row + 2 * kv_row + 3;
+    std::vector<float> fused(11 * stride);
+    for (std::size_t t = 0; t < 11; ++t) {
+      std::memcpy(&fused[t * stride], &filled.q[t * row], row * sizeof(float));
+      std::memcpy(&fused[t * stride + row], &filled.k[t * kv_row], kv_row * sizeof(float));
+      std::memcpy(&fused[t * stride + row + kv_row], &filled.v[t * kv_row], kv_row * sizeof(float));
+    }
+    const RaggedTokens batch = filled.pool.batch(filled.sequence, filled.position);
+    filled.write(*backend, threads);
+    const std::vector<std::byte> dense_memory = filled.pool.memory();
+    const std::vector<float> want = filled.attend(*backend, filled.all(), threads);
+    backend->write_kv({.k = fused.data() + row,
+                       .v = fused.data() + row + kv_row,
+                       .k_stride = stride,
+                       .v_stride = stride,
+                       .batch = batch,
+                       .kv = filled.pool.layer()},
+                      threads);
+    EXPECT_EQ(filled.pool.memory(), dense_memory);
+    std::vector<float> out(11 * (row + 5), 42.0F);
+    backend->attention({.q = fused.data(),
+                        .q_stride = stride,
+                        .out = out.data(),
+                        .out_stride = row + 5,
+                        .batch = batch,
+                        .kv = filled.pool.layer(),
+                        .heads = 4,
+                        .scale = 1.0F / std::sqrt(32.0F)},
+                       threads);
+    for (std::size_t t = 0; t < 11; ++t) {
+      EXPECT_EQ(std::memcmp(&out[t * (row + 5)], &want[t * row], row * sizeof(float)), 0);
+      for (std::size_t i = row; i < row + 5; ++i)
+        EXPECT_EQ(out[t * (row + 5) + i], 42.0F);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels

@@ -1,0 +1,20 @@
+// The amx family, on tiles or on their emulation.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+#include <string_view>
+
+namespace tandem::kernels::cpu {
+
+/// Numerics of the amx family.
+inline constexpr std::string_view kAmxNumerics = "amxbf16-simd16-f32fma-v1";
+
+/// Call only where features().amx.
+Kernels amx_kernels();
+
+/// The same bits in portable code, slowly: for tests of the tile layout and as the oracle of the
+/// tile unit.
+Kernels emulated_amx_kernels();
+
+}  // namespace tandem::kernels::cpu

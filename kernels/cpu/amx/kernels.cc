@@ -1,0 +1,58 @@
+// The tile unit itself, and the table of the amx family: avx512 with bf16 products on tiles.
+#include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/linear.h"
+#include "kernels/cpu/avx512/vec.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+// Own assembly instead of <amxtileintrin.h>: GCC 12 tells the optimiser that ldtilecfg reads 8 of
+// its 64 bytes and drops the other stores. Volatile statements keep their order among each other.
+struct HardwareTiles {
+  void configure(const TileConfig& config) {
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+  }
+
+  void release() { __asm__ volatile("tilerelease" ::: "memory"); }
+
+  template <int C>
+  void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" ::"i"(C));
+  }
+
+  template <int Tile>
+  void load(const void* from, std::size_t stride_bytes) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(Tile)
+                     : "memory");
+  }
+
+  template <int Tile>
+  void store(void* to, std::size_t stride_bytes) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(Tile)
+                     : "memory");
+  }
+
+  template <int C, int A, int B>
+  void multiply() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+};
+
+void linear(const LinearBlock& block) {
+  if (block.dtype == DType::kBf16) {
+    AmxLinear<Avx512Vec, HardwareTiles>::run(block);
+  } else {
+    avx512_kernels().linear(block);
+  }
+}
+
+}  // namespace
+
+Kernels amx_kernels() {
+  Kernels kernels = avx512_kernels();
+  kernels.linear = &linear;
+  kernels.row_step = 32;
+  return kernels;
+}
+
+}  // namespace tandem::kernels::cpu

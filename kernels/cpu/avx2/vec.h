@@ -1,0 +1,171 @@
+// The 16-lane vector in two AVX2 registers (with FMA and F16C). Semantics: generic/vec.h, bit for
+// bit.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+
+struct Avx2Vec {
+  struct Vec {
+    __m256 lo;
+    __m256 hi;
+  };
+
+  // 6 rows x 1 panel: 12 of 16 registers are sums.
+  static constexpr int kRowStep = 6;
+  static constexpr int kWidePanels = 1;
+  static constexpr int kNarrowPanels = 2;
+  static constexpr int kValueChunks = 1;
+  static constexpr int kValueChunksOneRow = 4;
+
+  static Vec broadcast(float value) {
+    const __m256 v = _mm256_set1_ps(value);
+    return {v, v};
+  }
+
+  static Vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+  static Vec load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+
+  static void store(float* to, Vec v) {
+    _mm256_storeu_ps(to, v.lo);
+    _mm256_storeu_ps(to + 8, v.hi);
+  }
+
+  static __m128i load_half(const void* from, std::size_t offset) {
+    return _mm_loadu_si128(
+        reinterpret_cast<const __m128i*>(static_cast<const char*>(from) + offset));
+  }
+
+  static void store_half(void* to, std::size_t offset, __m128i v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(static_cast<char*>(to) + offset), v);
+  }
+
+  static __m256 widen(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+
+  static Vec load_bf16(const void* from) {
+    return {widen(load_half(from, 0)), widen(load_half(from, 16))};
+  }
+
+  static Vec load_f16(const void* from) {
+    return {_mm256_cvtph_ps(load_half(from, 0)), _mm256_cvtph_ps(load_half(from, 16))};
+  }
+
+  static __m256i narrow(__m256 v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, quiet, is_nan);
+  }
+
+  static void store_bf16(void* to, Vec v) {
+    const __m256i packed =
+        _mm256_permute4x64_epi64(_mm256_packus_epi32(narrow(v.lo), narrow(v.hi)), 0xd8);
+    _mm256_storeu_si256(static_cast<__m256i*>(to), packed);
+  }
+
+  static void store_f16(void* to, Vec v) {
+    store_half(to, 0, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT));
+    store_half(to, 16, _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  static void load_pairs(const void* from, Vec* first, Vec* second) {
+    const auto* words = static_cast<const __m256i*>(from);
+    const __m256i lo = _mm256_loadu_si256(words);
+    const __m256i hi = _mm256_loadu_si256(words + 1);
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    *first = {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+              _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+    *second = {_mm256_castsi256_ps(_mm256_and_si256(lo, mask)),
+               _mm256_castsi256_ps(_mm256_and_si256(hi, mask))};
+  }
+
+  static Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+
+  static Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+
+  static Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+
+  static Vec div(Vec a, Vec b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+
+  static Vec fma(Vec a, Vec b, Vec c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+
+  static Vec fms(Vec a, Vec b, Vec c) {
+    return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
+  }
+
+  static Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+
+  static Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+
+  static Vec select_greater(Vec a, Vec b, Vec yes, Vec no) {
+    return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
+            _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
+  }
+
+  static __m256 scale_by_power(__m256 v, __m256 shifted) {
+    const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(0x4b400000));
+    const __m256i half = _mm256_srai_epi32(n, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+  }
+
+  static Vec scale_by_power(Vec v, Vec shifted) {
+    return {scale_by_power(v.lo, shifted.lo), scale_by_power(v.hi, shifted.hi)};
+  }
+
+  static float sum(Vec v) {
+    const __m256 t = _mm256_add_ps(v.lo, v.hi);
+    const __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    const __m128 w = _mm_add_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  static float max_lane(Vec v) {
+    const __m256 t = _mm256_max_ps(v.lo, v.hi);
+    const __m128 u = _mm_max_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    const __m128 w = _mm_max_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  // Eight sums of eight lanes each, in order. Every step adds and transposes at once.
+  static __m256 sum8(const __m256* t) {
+    __m256 u[4];
+    for (int i = 0; i < 4; ++i) {
+      u[i] = _mm256_add_ps(_mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x20),
+                           _mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x31));
+    }
+    __m256 w[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m256d a = _mm256_castps_pd(u[2 * i]);
+      const __m256d b = _mm256_castps_pd(u[2 * i + 1]);
+      w[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                           _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    const __m256 mixed =
+        _mm256_add_ps(_mm256_shuffle_ps(w[0], w[1], 0x88), _mm256_shuffle_ps(w[0], w[1], 0xdd));
+    return _mm256_permutevar8x32_ps(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+
+  static Vec sum16(const Vec* v) {
+    __m256 t[16];
+    for (int i = 0; i < 16; ++i)
+      t[i] = _mm256_add_ps(v[i].lo, v[i].hi);
+    return {sum8(t), sum8(t + 8)};
+  }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,30 @@
+// The shared kernels (kernels/cpu/simd) for one instruction set.
+#include "kernels/cpu/avx512/vec.h"
+#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/linear.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+using V = Avx512Vec;
+
+constexpr Kernels kKernels = {
+    .row_step = V::kRowStep,
+    .linear = &Linear<V>::run,
+    .norm_row = &Rows<V>::norm,
+    .rope_head = &Rows<V>::rope,
+    .silu_mul_row = &Rows<V>::silu_mul_row,
+    .widen_row = &Rows<V>::widen_row,
+    .narrow_row = &Rows<V>::narrow_row,
+    .attention = &Attention<V>::run,
+    .max = &Rows<V>::max,
+    .exp_sum = &Rows<V>::exp_sum,
+};
+
+}  // namespace
+
+const Kernels& avx512_kernels() {
+  return kKernels;
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,135 @@
+// The 16-lane vector in one AVX-512 register (F, BW, VL, DQ). Semantics: generic/vec.h, bit for
+// bit.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+
+struct Avx512Vec {
+  using Vec = __m512;
+
+  // 12 rows x 2 panels: 24 of 32 registers are sums.
+  static constexpr int kRowStep = 12;
+  static constexpr int kWidePanels = 2;
+  static constexpr int kNarrowPanels = 4;
+  static constexpr int kValueChunks = 4;
+  static constexpr int kValueChunksOneRow = 8;
+
+  static Vec broadcast(float value) { return _mm512_set1_ps(value); }
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+
+  static Vec load(const float* from) { return _mm512_loadu_ps(from); }
+
+  static void store(float* to, Vec v) { _mm512_storeu_ps(to, v); }
+
+  static Vec load_bf16(const void* from) {
+    const __m256i bits = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+
+  static Vec load_f16(const void* from) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+  }
+
+  // Not vcvtneps2bf16: that one flushes subnormals, and the bits must be those of every other
+  // family.
+  static void store_bf16(void* to, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i top = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_blend_epi32(is_nan, rounded, quiet);
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(chosen));
+  }
+
+  static void store_f16(void* to, Vec v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  static void load_pairs(const void* from, Vec* first, Vec* second) {
+    const __m512i words = _mm512_loadu_si512(from);
+    *first = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    *second = _mm512_castsi512_ps(
+        _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+
+  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
+
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+
+  static Vec select_greater(Vec a, Vec b, Vec yes, Vec no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes);
+  }
+
+  static Vec scale_by_power(Vec v, Vec shifted) {
+    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(0x4b400000));
+    const __m512i half = _mm512_srai_epi32(n, 1);
+    const __m512i bias = _mm512_set1_epi32(127);
+    const __m512i first = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+    const __m512i second = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
+    return _mm512_mul_ps(_mm512_mul_ps(v, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
+  }
+
+  static float sum(Vec v) {
+    const __m256 t = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    const __m128 w = _mm_add_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  static float max_lane(Vec v) {
+    const __m256 t = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 u = _mm_max_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    const __m128 w = _mm_max_ps(u, _mm_movehl_ps(u, u));
+    return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  // Every step adds one level of the tree of two vectors and leaves both results in one: 16, 8, 4,
+  // 2, 1.
+  static Vec sum16(const Vec* v) {
+    Vec t[8];
+    for (int i = 0; i < 8; ++i) {
+      t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                           _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    }
+    Vec u[4];
+    for (int i = 0; i < 4; ++i) {
+      u[i] = _mm512_add_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
+                           _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
+    }
+    Vec w[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m512d a = _mm512_castps_pd(u[2 * i]);
+      const __m512d b = _mm512_castps_pd(u[2 * i + 1]);
+      w[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    const Vec mixed =
+        _mm512_add_ps(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
+    // Lane 4 j + i holds the sum of v[4 i + j].
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(order, mixed);
+  }
+};
+
+}  // namespace tandem::kernels::cpu

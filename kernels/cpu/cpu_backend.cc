@@ -1,0 +1,250 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include "kernels/api/convert.h"
+#include "kernels/cpu/panels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tandem::kernels {
+namespace {
+
+// Work below which waking another thread costs more than it saves, in elements touched or in
+// multiply-adds.
+constexpr std::size_t kElementsPerTask = 16 * 1024;
+constexpr std::size_t kMacsPerTask = 256 * 1024;
+// Tasks per thread, so that a thread that lost its core does not hold the others up for long.
+constexpr std::size_t kTasksPerThread = 4;
+
+// fn(row) for all rows, in tasks of at least kElementsPerTask elements.
+template <class Fn>
+void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, Fn fn) {
+  const std::size_t most = pool.thread_count() * kTasksPerThread;
+  const std::size_t tasks =
+      std::clamp<std::size_t>(rows * elements_per_row / kElementsPerTask, 1, most);
+  pool.parallel_for(tasks, [&](std::size_t task, std::size_t) {
+    const std::size_t end = rows * (task + 1) / tasks;
+    for (std::size_t row = rows * task / tasks; row < end; ++row)
+      fn(row);
+  });
+}
+
+// How many rows of x one task packs: as many as fit, in whole register tiles.
+std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_step) {
+  constexpr std::size_t kMostRows = 192;
+  const std::size_t fit =
+      std::clamp<std::size_t>(cpu::kPackedFloats / std::max<std::size_t>(k, 1), 1, kMostRows);
+  const std::size_t whole = fit >= row_step ? fit / row_step * row_step : fit;
+  return std::min(whole, tokens);
+}
+
+std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
+  return kv.base + kv.layer_offset_bytes +
+         kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
+}
+
+// Query heads of one tile and tokens of one tile. A batch where hardly any neighbours share a
+// sequence (decode) gets one token a tile, for the sake of balance.
+struct TileShape {
+  std::size_t heads;
+  std::size_t tokens;
+};
+
+TileShape tile_shape(const AttentionArgs& args) {
+  const std::size_t group = args.heads / args.kv.kv_heads;
+  const std::size_t heads = std::min(group, cpu::kTileRows);
+  std::size_t neighbours = 0;
+  for (std::size_t t = 1; t < args.batch.tokens; ++t) {
+    neighbours += args.batch.sequence[t] == args.batch.sequence[t - 1] ? 1U : 0U;
+  }
+  const bool decode = neighbours * 2 < args.batch.tokens;
+  return {.heads = heads, .tokens = decode ? 1 : std::max<std::size_t>(1, cpu::kTileRows / heads)};
+}
+
+}  // namespace
+
+std::unique_ptr<PackedWeight> CpuBackend::pack(std::span<const MatrixView> parts,
+                                               DType store,
+                                               ThreadPool& pool) const {
+  return cpu::pack_panels(parts, store, kernels_, pool);
+}
+
+std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, DType store) const {
+  return cpu::panel_count(n) * cpu::panel_bytes(k, store);
+}
+
+void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
+  const MatrixView& table = args.table;
+  const std::size_t row_bytes = stride_or(table.row_stride, table.cols) * dtype_bytes(table.dtype);
+  for_rows(pool, args.tokens, table.cols, [&](std::size_t token) {
+    const auto* row = static_cast<const std::byte*>(table.data) +
+                      static_cast<std::size_t>(args.ids[token]) * row_bytes;
+    kernels_.widen_row(row, table.dtype, args.out + token * table.cols, table.cols);
+  });
+}
+
+void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
+  const PackedWeight& weight = *args.weight;
+  const std::size_t k = weight.k();
+  const std::size_t panels = cpu::panel_count(weight.n());
+  if (args.tokens == 0 || panels == 0) return;
+  const std::size_t x_stride = stride_or(args.x_stride, k);
+  const std::size_t y_stride = stride_or(args.y_stride, weight.n());
+  const std::size_t rows = row_block(args.tokens, k, kernels_.row_step);
+  const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
+
+  const std::size_t most = pool.thread_count() == 1 ? 1 : pool.thread_count() * kTasksPerThread;
+  const std::size_t macs = rows * k * panels * cpu::kPanel;
+  const std::size_t wanted =
+      std::min((most + row_blocks - 1) / row_blocks, macs / kMacsPerTask + 1);
+  const std::size_t step = cpu::round_up((panels + wanted - 1) / wanted, 4);
+  const std::size_t columns = (panels + step - 1) / step;
+  pool.parallel_for(row_blocks * columns, [&](std::size_t task, std::size_t worker) {
+    const std::size_t row = task / columns * rows;
+    const std::size_t panel = task % columns * step;
+    kernels_.linear({.x = args.x + row * x_stride,
+                     .x_stride = x_stride,
+                     .rows = std::min(rows, args.tokens - row),
+                     .weight = weight.data(),
+                     .panel_bytes = cpu::panel_bytes(k, weight.dtype()),
+                     .dtype = weight.dtype(),
+                     .k = k,
+                     .n = weight.n(),
+                     .panel_begin = panel,
+                     .panel_end = std::min(panel + step, panels),
+                     .bias = args.bias,
+                     .y = args.y + row * y_stride,
+                     .y_stride = y_stride,
+                     .accumulate = args.accumulate,
+                     .scratch = reinterpret_cast<float*>(pool.scratch(worker))});
+  });
+}
+
+void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
+  for_rows(pool, args.rows, args.dim, [&](std::size_t row) {
+    kernels_.norm_row(
+        {.x = args.x + row * stride_or(args.x_stride, args.dim),
+         .residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim,
+         .weight = args.weight,
+         .y = args.y + row * stride_or(args.y_stride, args.dim),
+         .dim = args.dim,
+         .eps = args.eps});
+  });
+}
+
+void CpuBackend::head_norm(const HeadNormArgs& args, ThreadPool& pool) const {
+  const std::size_t dense = args.heads * args.head_dim;
+  for_rows(pool, args.tokens, dense, [&](std::size_t token) {
+    for (std::size_t head = 0; head < args.heads; ++head) {
+      float* x = args.x + token * stride_or(args.x_stride, dense) + head * args.head_dim;
+      kernels_.norm_row({.x = x,
+                         .residual = nullptr,
+                         .weight = args.weight,
+                         .y = x,
+                         .dim = args.head_dim,
+                         .eps = args.eps});
+    }
+  });
+}
+
+void CpuBackend::rope(const RopeArgs& args, ThreadPool& pool) const {
+  const std::size_t dense = args.heads * args.head_dim;
+  const std::size_t half = stride_or(args.rotary_dim, args.head_dim) / 2;
+  for_rows(pool, args.tokens, dense, [&](std::size_t token) {
+    const std::size_t row = static_cast<std::size_t>(args.positions[token]) * half;
+    for (std::size_t head = 0; head < args.heads; ++head) {
+      kernels_.rope_head(
+          {.x = args.x + token * stride_or(args.x_stride, dense) + head * args.head_dim,
+           .cos = args.cos + row,
+           .sin = args.sin + row,
+           .half = half});
+    }
+  });
+}
+
+void CpuBackend::silu_mul(const SiluMulArgs& args, ThreadPool& pool) const {
+  const std::size_t in_stride = stride_or(args.in_stride, args.dim);
+  const std::size_t out_stride = stride_or(args.out_stride, args.dim);
+  for_rows(pool, args.tokens, args.dim * 4, [&](std::size_t token) {
+    kernels_.silu_mul_row(args.gate + token * in_stride,
+                          args.up + token * in_stride,
+                          args.out + token * out_stride,
+                          args.dim);
+  });
+}
+
+void CpuBackend::write_kv(const WriteKvArgs& args, ThreadPool& pool) const {
+  const KvLayer& kv = args.kv;
+  const std::size_t dense = kv.kv_heads * kv.head_dim;
+  const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  for_rows(pool, args.batch.tokens, dense * 2, [&](std::size_t token) {
+    const SequencePages& sequence = args.batch.sequences[args.batch.sequence[token]];
+    const auto position = static_cast<std::size_t>(args.batch.position[token]);
+    const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
+    for (std::size_t head = 0; head < kv.kv_heads; ++head) {
+      std::byte* row = kv_head_base(kv, head) + page * kv.page_stride_bytes +
+                       position % kv.page_size * row_bytes;
+      const float* k = args.k + token * stride_or(args.k_stride, dense) + head * kv.head_dim;
+      const float* v = args.v + token * stride_or(args.v_stride, dense) + head * kv.head_dim;
+      kernels_.narrow_row(k, kv.dtype, row, kv.head_dim);
+      kernels_.narrow_row(v, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
+    }
+  });
+}
+
+void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
+  const KvLayer& kv = args.kv;
+  if (args.batch.tokens == 0 || args.heads == 0) return;
+  const std::size_t dense = args.heads * kv.head_dim;
+  const std::size_t group = args.heads / kv.kv_heads;
+  const TileShape shape = tile_shape(args);
+  const std::size_t head_tiles = (group + shape.heads - 1) / shape.heads;
+  const std::size_t columns = kv.kv_heads * head_tiles;
+  const std::size_t token_tiles = (args.batch.tokens + shape.tokens - 1) / shape.tokens;
+
+  pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
+    // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
+    // a big one.
+    const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;
+    const std::size_t last = std::min(first + shape.tokens, args.batch.tokens);
+    const std::size_t kv_head = task % columns / head_tiles;
+    const std::size_t head_in_group = task % columns % head_tiles * shape.heads;
+    const std::size_t head = kv_head * group + head_in_group;
+    for (std::size_t begin = first; begin < last;) {
+      const std::int32_t sequence = args.batch.sequence[begin];
+      std::size_t end = begin + 1;
+      while (end < last && args.batch.sequence[end] == sequence)
+        ++end;
+      kernels_.attention(
+          {.q = args.q + begin * stride_or(args.q_stride, dense) + head * kv.head_dim,
+           .q_stride = stride_or(args.q_stride, dense),
+           .out = args.out + begin * stride_or(args.out_stride, dense) + head * kv.head_dim,
+           .out_stride = stride_or(args.out_stride, dense),
+           .position = args.batch.position + begin,
+           .tokens = end - begin,
+           .heads = std::min(shape.heads, group - head_in_group),
+           .pages = args.batch.sequences[sequence].pages,
+           .keys = kv_head_base(kv, kv_head),
+           .value_offset = kv.layer_bytes() / 2,
+           .page_stride_bytes = kv.page_stride_bytes,
+           .row_bytes = kv.head_dim * dtype_bytes(kv.dtype),
+           .page_size = kv.page_size,
+           .head_dim = kv.head_dim,
+           .dtype = kv.dtype,
+           .scale = args.scale,
+           .window = args.window,
+           .scratch = pool.scratch(worker)});
+      begin = end;
+    }
+  });
+}
+
+LogSoftmaxStats CpuBackend::log_softmax_stats(std::span<const float> logits) const {
+  LogSoftmaxStats stats{.max = kernels_.max(logits.data(), logits.size()), .log_sum = 0};
+  if (stats.max == -std::numeric_limits<float>::infinity()) return stats;
+  stats.log_sum = std::log(kernels_.exp_sum(logits.data(), logits.size(), stats.max));
+  return stats;
+}
+
+}  // namespace tandem::kernels

@@ -1,0 +1,74 @@
+#include "kernels/cpu/features.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+namespace {
+
+#if defined(__x86_64__)
+constexpr std::uint64_t kXcr0Avx = 0x6;      // xmm, ymm
+constexpr std::uint64_t kXcr0Avx512 = 0xe6;  // and masks, zmm
+constexpr std::uint64_t kXcr0Amx = 0x60000;  // tile configuration and data
+
+std::uint64_t read_xcr0() {
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<std::uint64_t>(high) << 32) | low;
+}
+
+bool bit(unsigned value, int index) {
+  return ((value >> index) & 1U) != 0;
+}
+
+// ARCH_REQ_XCOMP_PERM for XTILEDATA (18), then ARCH_GET_XCOMP_PERM to see that it was granted.
+bool request_tiles() {
+  constexpr long kRequest = 0x1023;
+  constexpr long kGet = 0x1022;
+  constexpr unsigned long kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequest, kTileData) != 0) return false;
+  unsigned long granted = 0;
+  return syscall(SYS_arch_prctl, kGet, &granted) == 0 && ((granted >> kTileData) & 1UL) != 0;
+}
+
+Features detect() {
+  Features found;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return found;
+  const bool fma = bit(c, 12);
+  const bool osxsave = bit(c, 27);
+  const bool avx = bit(c, 28);
+  const bool f16c = bit(c, 29);
+  if (!osxsave || !avx) return found;
+  const std::uint64_t xcr0 = read_xcr0();
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
+  found.avx2 = (xcr0 & kXcr0Avx) == kXcr0Avx && bit(b, 5) && fma && f16c;
+  found.avx512 = found.avx2 && (xcr0 & kXcr0Avx512) == kXcr0Avx512 && bit(b, 16) && bit(b, 17) &&
+                 bit(b, 30) && bit(b, 31);
+  found.amx =
+      found.avx512 && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) && request_tiles();
+  return found;
+}
+#else
+Features detect() {
+  return {};
+}
+#endif
+
+}  // namespace
+
+const Features& features() {
+  static const Features found = detect();
+  return found;
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,17 @@
+// What this machine can run, asked at run time (cpuid and XCR0), never at build time.
+#pragma once
+
+namespace tandem::kernels::cpu {
+
+struct Features {
+  bool avx2 = false;    ///< AVX2, FMA, F16C, and the OS saves ymm
+  bool avx512 = false;  ///< F, BW, VL, DQ, and the OS saves zmm
+  bool amx = false;     ///< TILE and BF16, AVX-512 too, the OS saves tiles, and this process was
+                        ///< allowed to use them
+};
+
+/// Asked once. The first call asks the kernel for leave to use tiles (arch_prctl), for the whole
+/// process; call it before other threads start if they are to use AMX.
+const Features& features();
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,160 @@
+// The 16-lane vector in portable code: what avx2/vec.h and avx512/vec.h must equal bit for bit.
+#pragma once
+
+#include "kernels/api/dtype.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tandem::kernels::cpu {
+
+struct GenericVec {
+  struct Vec {
+    float lane[16];
+  };
+
+  static constexpr int kRowStep = 4;       // rows of the largest product tile
+  static constexpr int kWidePanels = 1;    // panels beside each other in it
+  static constexpr int kNarrowPanels = 1;  // and when there are few rows
+  static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
+  static constexpr int kValueChunksOneRow = 1;
+
+  template <class Fn>
+  static Vec each(Fn fn) {
+    Vec out;
+    for (int i = 0; i < 16; ++i)
+      out.lane[i] = fn(i);
+    return out;
+  }
+
+  static Vec broadcast(float value) {
+    return each([&](int) { return value; });
+  }
+
+  static Vec zero() { return broadcast(0.0F); }
+
+  static Vec load(const float* from) {
+    Vec out;
+    std::memcpy(out.lane, from, sizeof(out.lane));
+    return out;
+  }
+
+  static void store(float* to, const Vec& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
+
+  static Vec load_bf16(const void* from) {
+    std::uint16_t bits[16];
+    std::memcpy(bits, from, sizeof(bits));
+    return each([&](int i) { return bf16_to_f32(bits[i]); });
+  }
+
+  static Vec load_f16(const void* from) {
+    std::uint16_t bits[16];
+    std::memcpy(bits, from, sizeof(bits));
+    return each([&](int i) { return f16_to_f32(bits[i]); });
+  }
+
+  static void store_bf16(void* to, const Vec& v) {
+    std::uint16_t bits[16];
+    for (int i = 0; i < 16; ++i)
+      bits[i] = f32_to_bf16(v.lane[i]);
+    std::memcpy(to, bits, sizeof(bits));
+  }
+
+  static void store_f16(void* to, const Vec& v) {
+    std::uint16_t bits[16];
+    for (int i = 0; i < 16; ++i)
+      bits[i] = f32_to_f16(v.lane[i]);
+    std::memcpy(to, bits, sizeof(bits));
+  }
+
+  /// 16 pairs of bf16: the first and the second of each pair, widened.
+  static void load_pairs(const void* from, Vec* first, Vec* second) {
+    std::uint16_t bits[32];
+    std::memcpy(bits, from, sizeof(bits));
+    *first = each([&](int i) { return bf16_to_f32(bits[2 * i]); });
+    *second = each([&](int i) { return bf16_to_f32(bits[2 * i + 1]); });
+  }
+
+  static Vec add(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] + b.lane[i]; });
+  }
+
+  static Vec sub(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] - b.lane[i]; });
+  }
+
+  static Vec mul(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] * b.lane[i]; });
+  }
+
+  static Vec div(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+  }
+
+  /// a * b + c, rounded once.
+  static Vec fma(const Vec& a, const Vec& b, const Vec& c) {
+    return each([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]); });
+  }
+
+  /// a * b - c, rounded once.
+  static Vec fms(const Vec& a, const Vec& b, const Vec& c) {
+    return each([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], -c.lane[i]); });
+  }
+
+  /// a > b ? a : b; b when either is NaN.
+  static Vec max(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+
+  /// a < b ? a : b; b when either is NaN.
+  static Vec min(const Vec& a, const Vec& b) {
+    return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+
+  /// a > b ? yes : no.
+  static Vec select_greater(const Vec& a, const Vec& b, const Vec& yes, const Vec& no) {
+    return each([&](int i) { return a.lane[i] > b.lane[i] ? yes.lane[i] : no.lane[i]; });
+  }
+
+  /// v * 2^n for n = bits(shifted) - bits(1.5 * 2^23), -126 <= n <= 128, in two exact-as-possible
+  /// steps.
+  static Vec scale_by_power(const Vec& v, const Vec& shifted) {
+    return each([&](int i) {
+      const std::int32_t n = std::bit_cast<std::int32_t>(shifted.lane[i]) - 0x4b400000;
+      const std::int32_t half = n >> 1;
+      const auto power = [](std::int32_t e) {
+        return std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23);
+      };
+      return v.lane[i] * power(half) * power(n - half);
+    });
+  }
+
+  /// The tree of all families: lanes i and i+8, then i and i+4, then i and i+2, then 0 and 1.
+  static float sum(const Vec& v) {
+    float t[16];
+    std::memcpy(t, v.lane, sizeof(t));
+    for (int width = 8; width >= 1; width /= 2) {
+      for (int i = 0; i < width; ++i)
+        t[i] = t[i] + t[i + width];
+    }
+    return t[0];
+  }
+
+  static float max_lane(const Vec& v) {
+    float t[16];
+    std::memcpy(t, v.lane, sizeof(t));
+    for (int width = 8; width >= 1; width /= 2) {
+      for (int i = 0; i < width; ++i)
+        t[i] = t[i] > t[i + width] ? t[i] : t[i + width];
+    }
+    return t[0];
+  }
+
+  /// Lane i: sum(v[i]).
+  static Vec sum16(const Vec* v) {
+    return each([&](int i) { return sum(v[i]); });
+  }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,376 @@
+// Causal attention of up to kTileRows query rows over the paged keys of one kv head.
+//
+// The arithmetic of one row, whatever tile it is in (this order is part of the numerics family):
+//   for each block of 256 absolute positions that the row sees any of:
+//     score[j] = scale * tree(16 lanes of one FMA chain over head_dim)
+//     m = max, e[j] = exp(score[j] - m), l = tree(16 lanes, position % 16, in order)
+//     o = sum of e[j] V[j], one FMA chain in order of positions
+//     merge (M, L, O) with (m, l, o), rescaled to the larger of M and m
+//   out = O / L
+// Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
+// does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
+// Bound: decode reads K and V once; prefill is bound by FMAs.
+#pragma once
+
+#include "kernels/cpu/simd/rows.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+class Attention {
+ public:
+  static void run(const AttentionTile& tile) {
+    if (tile.dtype == DType::kF32) Attention(tile).template run_as<DType::kF32>();
+    if (tile.dtype == DType::kF16) Attention(tile).template run_as<DType::kF16>();
+    if (tile.dtype == DType::kBf16) Attention(tile).template run_as<DType::kBf16>();
+  }
+
+ private:
+  using Vec = typename V::Vec;
+
+  /// Positions between a prefetch and its use.
+  static constexpr std::size_t kAhead = 16;
+
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  explicit Attention(const AttentionTile& tile)
+      : tile_(tile),
+        rows_(tile.tokens * tile.heads),
+        dim_(tile.head_dim),
+        padded_dim_((tile.head_dim + 15) / 16 * 16) {
+    // Largest: 3 * 32 * 512 + 32 * 256 floats + 512 pointers, under 256 KiB of the scratch.
+    auto* floats = reinterpret_cast<float*>(tile.scratch);
+    q_ = floats;
+    merged_ = q_ + kTileRows * padded_dim_;
+    part_ = merged_ + kTileRows * padded_dim_;
+    scores_ = part_ + kTileRows * padded_dim_;
+    keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kKeyBlock);
+  }
+
+  template <DType D>
+  void run_as() {
+    load_queries();
+    std::size_t first = ~std::size_t{0};
+    std::size_t last = 0;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      first = visible_[row].begin < first ? visible_[row].begin : first;
+      last = visible_[row].end > last ? visible_[row].end : last;
+    }
+    for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+      const Range block = {first > base ? first - base : 0,
+                           last - base < kKeyBlock ? last - base : kKeyBlock};
+      find_keys(base, block);
+      score_block<D>(block);
+      for (std::size_t row = 0; row < rows_; ++row)
+        seen_[row] = clip(visible_[row], base);
+      for (std::size_t row = 0; row < rows_; ++row)
+        softmax_row(row);
+      sum_values<D>();
+      for (std::size_t row = 0; row < rows_; ++row)
+        merge_row(row);
+    }
+    store_rows();
+  }
+
+  /// The part of `range` inside the block at `base`, relative to it.
+  static Range clip(Range range, std::size_t base) {
+    const std::size_t begin = range.begin > base ? range.begin - base : 0;
+    const std::size_t end = range.end > base ? range.end - base : 0;
+    return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
+  }
+
+  void load_queries() {
+    for (std::size_t row = 0; row < rows_; ++row) {
+      const std::size_t token = row / tile_.heads;
+      const float* q = tile_.q + token * tile_.q_stride + row % tile_.heads * dim_;
+      float* to = q_ + row * padded_dim_;
+      for (std::size_t i = 0; i < padded_dim_; ++i)
+        to[i] = i < dim_ ? q[i] : 0.0F;
+      const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
+      const auto window = static_cast<std::size_t>(tile_.window);
+      visible_[row] = {window != 0 && end > window ? end - window : 0, end};
+      started_[row] = false;
+    }
+    // A tile of 3 rows computes a fourth one that nobody reads.
+    for (std::size_t i = rows_ * padded_dim_; rows_ < kTileRows && i < (rows_ + 1) * padded_dim_;
+         ++i)
+      q_[i] = 0;
+  }
+
+  void find_keys(std::size_t base, Range block) {
+    std::size_t page = (base + block.begin) / tile_.page_size;
+    std::size_t slot = (base + block.begin) % tile_.page_size;
+    for (std::size_t j = block.begin; j < block.end;) {
+      const std::byte* row = tile_.keys +
+                             static_cast<std::size_t>(tile_.pages[page]) * tile_.page_stride_bytes +
+                             slot * tile_.row_bytes;
+      for (; slot < tile_.page_size && j < block.end; ++slot, ++j, row += tile_.row_bytes)
+        keys_[j] = row;
+      slot = 0;
+      ++page;
+    }
+  }
+
+  template <DType D>
+  void score_block(Range block) {
+    std::size_t row = 0;
+    for (; row + 3 <= rows_; row += 4)
+      score_rows<D, 4, 4>(row, block);
+    if (row + 2 == rows_) {
+      score_rows<D, 2, 8>(row, block);
+    } else if (row + 1 == rows_) {
+      score_rows<D, 1, 16>(row, block);
+    }
+  }
+
+  /// Pages end the strides that the hardware follows, so the first row of a tile asks for what
+  /// comes next.
+  void prefetch_rows(Range keys, std::size_t end, std::size_t offset, std::size_t bytes) const {
+    for (std::size_t j = keys.begin; j < keys.end && j < end; ++j) {
+      for (std::size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(keys_[j] + offset + at);
+    }
+  }
+
+  /// R rows x C keys at a time, R * C = 16 sums.
+  template <DType D, int R, int C>
+  void score_rows(std::size_t row, Range block) {
+    constexpr auto kKeys = static_cast<std::size_t>(C);
+    const Vec scale = V::broadcast(tile_.scale);
+    for (std::size_t j = block.begin; j < block.end; j += kKeys) {
+      const std::byte* keys[C];
+      for (std::size_t c = 0; c < kKeys; ++c)
+        keys[c] = keys_[j + c < block.end ? j + c : block.end - 1];
+      if (row == 0) prefetch_rows({j + kAhead, j + kAhead + kKeys}, block.end, 0, tile_.row_bytes);
+      Vec sums[16];
+      dot16<D, R, C>(q_ + row * padded_dim_, keys, sums);
+      alignas(64) float out[16];
+      V::store(out, V::mul(V::sum16(sums), scale));
+      const std::size_t count = block.end - j < kKeys ? block.end - j : kKeys;
+      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < rows_; ++r) {
+        float* to = scores_ + (row + r) * kKeyBlock + j;
+        for (std::size_t c = 0; c < count; ++c)
+          to[c] = out[r * kKeys + c];
+      }
+    }
+  }
+
+  template <DType D, int R, int C>
+  inline __attribute__((always_inline)) void dot16(const float* q,
+                                                   const std::byte* const* keys,
+                                                   Vec* sums) const {
+    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
+    Vec acc[R][C];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c)
+        acc[r][c] = V::zero();
+    }
+    std::size_t i = 0;
+    for (; i + 16 <= dim_; i += 16) {
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c) {
+        const Vec key = Rows<V>::template load_as<D>(keys[c] + i * kBytes);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          acc[r][c] =
+              V::fma(V::load(q + static_cast<std::size_t>(r) * padded_dim_ + i), key, acc[r][c]);
+        }
+      }
+    }
+    if (i < dim_) {
+      // Unrolled although it is cold: an index that is not a constant would put the sums into
+      // memory.
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c) {
+        const Vec key = Rows<V>::template load_part_as<D>(keys[c] + i * kBytes, dim_ - i);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          acc[r][c] =
+              V::fma(V::load(q + static_cast<std::size_t>(r) * padded_dim_ + i), key, acc[r][c]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c)
+        sums[r * C + c] = acc[r][c];
+    }
+  }
+
+  /// Scores of the row's visible positions to weights, in place.
+  void softmax_row(std::size_t row) {
+    const Range seen = seen_[row];
+    if (seen.begin >= seen.end) return;
+    const float lowest = -__builtin_inff();
+    float* scores = scores_ + row * kKeyBlock;
+    const std::size_t begin = seen.begin / 16 * 16;
+    const std::size_t end = (seen.end + 15) / 16 * 16;
+    for (std::size_t j = begin; j < seen.begin; ++j)
+      scores[j] = lowest;
+    for (std::size_t j = seen.end; j < end; ++j)
+      scores[j] = lowest;
+
+    Vec best = V::broadcast(lowest);
+    for (std::size_t j = begin; j < end; j += 16)
+      best = V::max(V::load(scores + j), best);
+    part_max_[row] = V::max_lane(best);
+    const Vec max = V::broadcast(part_max_[row] == lowest ? 0.0F : part_max_[row]);
+    Vec sum = V::zero();
+    for (std::size_t j = begin; j < end; j += 16) {
+      const Vec weight = Rows<V>::exp(V::sub(V::load(scores + j), max));
+      V::store(scores + j, weight);
+      sum = V::add(sum, weight);
+    }
+    part_sum_[row] = V::sum(sum);
+    for (std::size_t i = 0; i < padded_dim_; ++i)
+      part_[row * padded_dim_ + i] = 0;
+  }
+
+  template <DType D>
+  void sum_values() {
+    std::size_t row = 0;
+    for (; row + 4 <= rows_; row += 4)
+      sum_four<D>(row);
+    for (; row < rows_; ++row)
+      sum_keys<D, 1, V::kValueChunksOneRow>(row, seen_[row]);
+  }
+
+  /// Four rows share the positions that all of them see; what only one sees comes before or after.
+  template <DType D>
+  void sum_four(std::size_t row) {
+    Range common = seen_[row];
+    for (std::size_t r = 1; r < 4; ++r) {
+      const Range seen = seen_[row + r];
+      common.begin = seen.begin > common.begin ? seen.begin : common.begin;
+      common.end = seen.end < common.end ? seen.end : common.end;
+    }
+    if (common.begin >= common.end) {
+      for (std::size_t r = row; r < row + 4; ++r)
+        sum_keys<D, 1, V::kValueChunksOneRow>(r, seen_[r]);
+      return;
+    }
+    for (std::size_t r = row; r < row + 4; ++r) {
+      sum_keys<D, 1, V::kValueChunksOneRow>(r, {seen_[r].begin, common.begin});
+    }
+    sum_keys<D, 4, V::kValueChunks>(row, common);
+    for (std::size_t r = row; r < row + 4; ++r) {
+      sum_keys<D, 1, V::kValueChunksOneRow>(r, {common.end, seen_[r].end});
+    }
+  }
+
+  template <DType D, int R, int C>
+  void sum_keys(std::size_t row, Range keys) {
+    if (keys.begin >= keys.end) return;
+    constexpr auto kWidth = static_cast<std::size_t>(C) * 16;
+    std::size_t i = 0;
+    for (; i + kWidth <= dim_; i += kWidth)
+      sum_chunk<D, R, C, false>(row, keys, i);
+    for (; i + 16 <= dim_; i += 16)
+      sum_chunk<D, R, 1, false>(row, keys, i);
+    if (i < dim_) sum_chunk<D, R, 1, true>(row, keys, i);
+  }
+
+  /// R rows, C vectors of the value rows from dimension `at` on.
+  template <DType D, int R, int C, bool kPart>
+  void sum_chunk(std::size_t row, Range keys, std::size_t at) {
+    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
+    float* part = part_ + row * padded_dim_ + at;
+    const float* weights = scores_ + row * kKeyBlock;
+    const std::size_t offset = tile_.value_offset + at * kBytes;
+    Vec acc[R][C];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c)
+        acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
+    }
+    for (std::size_t j = keys.begin; j < keys.end; ++j) {
+      const std::byte* value = keys_[j] + offset;
+      if (row == 0) prefetch_rows({j + kAhead, j + kAhead + 1}, keys.end, offset, C * 16 * kBytes);
+      Vec values[C];
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        if constexpr (kPart) {
+          values[c] = Rows<V>::template load_part_as<D>(value, dim_ - at);
+        } else {
+          values[c] =
+              Rows<V>::template load_as<D>(value + static_cast<std::size_t>(c) * 16 * kBytes);
+        }
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Vec weight = V::broadcast(weights[static_cast<std::size_t>(r) * kKeyBlock + j]);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c)
+          acc[r][c] = V::fma(weight, values[c], acc[r][c]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c)
+        V::store(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16, acc[r][c]);
+    }
+  }
+
+  void merge_row(std::size_t row) {
+    if (seen_[row].begin >= seen_[row].end) return;
+    float* merged = merged_ + row * padded_dim_;
+    const float* part = part_ + row * padded_dim_;
+    if (!started_[row]) {
+      started_[row] = true;
+      max_[row] = part_max_[row];
+      sum_[row] = part_sum_[row];
+      for (std::size_t i = 0; i < padded_dim_; ++i)
+        merged[i] = part[i];
+      return;
+    }
+    const float max = part_max_[row] > max_[row] ? part_max_[row] : max_[row];
+    const float anchor = max == -__builtin_inff() ? 0.0F : max;
+    const float keep = Rows<V>::exp_one(max_[row] - anchor);
+    const float take = Rows<V>::exp_one(part_max_[row] - anchor);
+    max_[row] = max;
+    sum_[row] = sum_[row] * keep + part_sum_[row] * take;
+    const Vec keep_all = V::broadcast(keep);
+    const Vec take_all = V::broadcast(take);
+    for (std::size_t i = 0; i < padded_dim_; i += 16) {
+      V::store(merged + i,
+               V::fma(V::load(merged + i), keep_all, V::mul(V::load(part + i), take_all)));
+    }
+  }
+
+  void store_rows() const {
+    for (std::size_t row = 0; row < rows_; ++row) {
+      float* out = tile_.out + row / tile_.heads * tile_.out_stride + row % tile_.heads * dim_;
+      const float* merged = merged_ + row * padded_dim_;
+      const float inverse = 1.0F / sum_[row];
+      for (std::size_t i = 0; i < dim_; ++i)
+        out[i] = merged[i] * inverse;
+    }
+  }
+
+  const AttentionTile& tile_;
+  std::size_t rows_;
+  std::size_t dim_;
+  std::size_t padded_dim_;
+  float* q_;                // [rows][padded_dim]
+  float* merged_;           // [rows][padded_dim], O
+  float* part_;             // [rows][padded_dim], o
+  float* scores_;           // [rows][kKeyBlock]
+  const std::byte** keys_;  // [kKeyBlock], key row of each position of the block
+  Range visible_[kTileRows];
+  Range seen_[kTileRows];  // visible_ inside the block
+  bool started_[kTileRows];
+  float max_[kTileRows];
+  float sum_[kTileRows];
+  float part_max_[kTileRows];
+  float part_sum_[kTileRows];
+};
+
+}  // namespace tandem::kernels::cpu

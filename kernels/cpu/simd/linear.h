@@ -1,0 +1,233 @@
+// Y = X W^T on panels of 16 outputs.
+//
+// Idea: each output is one chain of fused multiply-adds over k, in order, in one lane of one
+// register. A tile of R rows x P panels keeps R * P such registers; how rows and panels are grouped
+// therefore cannot change a bit, and one row costs the same order of sums as a tile of 512. x is
+// first copied to [k][R], so that the inner loop reads two forward streams. Bound: few rows read
+// the weight once, at memory bandwidth; many rows run at the FMA peak (a 12 x 2 tile does 24 FMAs
+// for 2 loads and 12 broadcasts).
+#pragma once
+
+#include "kernels/cpu/simd/rows.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct Linear {
+  using Vec = typename V::Vec;
+
+  /// Distance of the prefetch of weights: the hardware alone left a few rows at half of the memory
+  /// bandwidth.
+  static constexpr std::size_t kAheadBytes = 2048;
+
+  /// sums[r * P + p] over all of k for R packed rows and P panels.
+  template <DType D, int R, int P>
+  static inline __attribute__((always_inline)) void tile(
+      const float* x, const std::byte* weight, std::size_t panel_bytes, std::size_t k, Vec* sums) {
+    Vec acc[R][P];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        acc[r][p] = V::zero();
+    }
+    if constexpr (D == DType::kBf16) {
+      for (std::size_t pair = 0; pair < k / 2; ++pair) {
+        Vec first[P];
+        Vec second[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64;
+          __builtin_prefetch(from + kAheadBytes);
+          V::load_pairs(from, &first[p], &second[p]);
+        }
+        step<R, P>(x + 2 * pair * R, first, acc);
+        step<R, P>(x + (2 * pair + 1) * R, second, acc);
+      }
+      if (k % 2 != 0) {
+        Vec first[P];
+        Vec second[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + k / 2 * 64,
+                        &first[p],
+                        &second[p]);
+        }
+        step<R, P>(x + (k - 1) * R, first, acc);
+      }
+    } else {
+      constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
+      for (std::size_t i = 0; i < k; ++i) {
+        Vec w[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          const std::byte* from =
+              weight + static_cast<std::size_t>(p) * panel_bytes + i * kRowBytes;
+          __builtin_prefetch(from + kAheadBytes);
+          w[p] = Rows<V>::template load_as<D>(from);
+        }
+        step<R, P>(x + i * R, w, acc);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        sums[r * P + p] = acc[r][p];
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void step(const float* x,
+                                                         const Vec (&w)[P],
+                                                         Vec (&acc)[R][P]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Vec xv = V::broadcast(x[r]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        acc[r][p] = V::fma(xv, w[p], acc[r][p]);
+    }
+  }
+
+  /// Adds bias and the old y, stores the lanes that exist.
+  static void finish(const LinearBlock& block, std::size_t row, std::size_t panel, Vec sum) {
+    const std::size_t column = panel * kPanel;
+    const std::size_t count = block.n - column < kPanel ? block.n - column : kPanel;
+    float* y = block.y + row * block.y_stride + column;
+    if (count == kPanel) {
+      if (block.bias != nullptr) sum = V::add(sum, V::load(block.bias + column));
+      if (block.accumulate) sum = V::add(sum, V::load(y));
+      V::store(y, sum);
+      return;
+    }
+    if (block.bias != nullptr) sum = V::add(sum, Rows<V>::load_part(block.bias + column, count));
+    if (block.accumulate) sum = V::add(sum, Rows<V>::load_part(y, count));
+    Rows<V>::store_part(y, sum, count);
+  }
+
+  template <DType D, int R, int P>
+  static void run_tile(const LinearBlock& block, std::size_t row, std::size_t panel) {
+    Vec sums[R * P];
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, sums);
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) {
+        finish(block,
+               row + static_cast<std::size_t>(r),
+               panel + static_cast<std::size_t>(p),
+               sums[r * P + p]);
+      }
+    }
+  }
+
+  /// The largest group of rows that is packed together when `left` remain; must match pack_rows.
+  static std::size_t group_rows(std::size_t left) {
+    if (V::kRowStep >= 12 && left >= 12) return 12;
+    if (V::kRowStep >= 8 && left >= 8) return 8;
+    if (V::kRowStep >= 6 && left >= 6) return 6;
+    return left < 4 ? left : 4;
+  }
+
+  template <DType D, int P>
+  static void run_group(const LinearBlock& block,
+                        std::size_t rows,
+                        std::size_t row,
+                        std::size_t panel) {
+    switch (rows) {
+      case 12:
+        if constexpr (V::kRowStep >= 12) run_tile<D, 12, P>(block, row, panel);
+        return;
+      case 8:
+        if constexpr (V::kRowStep >= 8) run_tile<D, 8, P>(block, row, panel);
+        return;
+      case 6:
+        if constexpr (V::kRowStep >= 6) run_tile<D, 6, P>(block, row, panel);
+        return;
+      case 4:
+        return run_tile<D, 4, P>(block, row, panel);
+      case 3:
+        return run_tile<D, 3, P>(block, row, panel);
+      case 2:
+        return run_tile<D, 2, P>(block, row, panel);
+      default:
+        return run_tile<D, 1, P>(block, row, panel);
+    }
+  }
+
+  /// All groups of rows against panels [panel, panel + P): the weight of P panels stays in cache
+  /// for them.
+  template <DType D, int P>
+  static void run_panels(const LinearBlock& block, std::size_t panel) {
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = group_rows(block.rows - row);
+      run_group<D, P>(block, rows, row, panel);
+      row += rows;
+    }
+  }
+
+  /// x to groups of [k][rows of the group], back to back.
+  static void pack_rows(const LinearBlock& block) {
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = group_rows(block.rows - row);
+      float* to = block.scratch + row * block.k;
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float* from = block.x + (row + r) * block.x_stride;
+        for (std::size_t i = 0; i < block.k; ++i)
+          to[i * rows + r] = from[i];
+      }
+      row += rows;
+    }
+  }
+
+  template <DType D, int P>
+  static std::size_t run_wide(const LinearBlock& block, std::size_t panel) {
+    constexpr auto kStep = static_cast<std::size_t>(P);
+    for (; panel + kStep <= block.panel_end; panel += kStep)
+      run_panels<D, P>(block, panel);
+    return panel;
+  }
+
+  // Few rows: more panels side by side, so that several chains hide the latency of each other.
+  template <DType D>
+  static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
+    constexpr int kP = V::kNarrowPanels;
+    constexpr auto kStep = static_cast<std::size_t>(kP);
+    for (; panel + kStep <= block.panel_end; panel += kStep) {
+      switch (block.rows) {
+        case 1:
+          run_tile<D, 1, kP>(block, 0, panel);
+          break;
+        case 2:
+          run_tile<D, 2, kP>(block, 0, panel);
+          break;
+        default:
+          run_tile<D, 3, kP>(block, 0, panel);
+          break;
+      }
+    }
+    return panel;
+  }
+
+  template <DType D>
+  static void run_as(const LinearBlock& block) {
+    pack_rows(block);
+    std::size_t panel = block.panel_begin;
+    if (block.rows <= 3) {
+      panel = run_narrow<D>(block, panel);
+    } else if constexpr (V::kWidePanels > 1) {
+      panel = run_wide<D, V::kWidePanels>(block, panel);
+    }
+    for (; panel < block.panel_end; ++panel)
+      run_panels<D, 1>(block, panel);
+  }
+
+  static void run(const LinearBlock& block) {
+    if (block.rows == 0) return;
+    if (block.dtype == DType::kF32) run_as<DType::kF32>(block);
+    if (block.dtype == DType::kF16) run_as<DType::kF16>(block);
+    if (block.dtype == DType::kBf16) run_as<DType::kBf16>(block);
+  }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,234 @@
+// Row-wise ops over the 16-lane vector V (generic/vec.h says what V provides). Each instruction-set
+// file instantiates these with its own V, so no two files share an instantiation. Tails go through
+// the same arithmetic as full vectors, on zero-padded copies.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+#include <cstddef>
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct Rows {
+  using Vec = typename V::Vec;
+
+  /// The first `count` (< 16) floats, the other lanes `fill`.
+  static Vec load_part(const float* from, std::size_t count, float fill = 0.0F) {
+    alignas(64) float padded[16];
+    for (std::size_t i = 0; i < 16; ++i)
+      padded[i] = i < count ? from[i] : fill;
+    return V::load(padded);
+  }
+
+  static void store_part(float* to, Vec v, std::size_t count) {
+    alignas(64) float padded[16];
+    V::store(padded, v);
+    for (std::size_t i = 0; i < count; ++i)
+      to[i] = padded[i];
+  }
+
+  template <DType D>
+  static Vec load_as(const std::byte* from) {
+    if constexpr (D == DType::kBf16) {
+      return V::load_bf16(from);
+    } else if constexpr (D == DType::kF16) {
+      return V::load_f16(from);
+    } else {
+      return V::load(reinterpret_cast<const float*>(from));
+    }
+  }
+
+  /// Out of line: it is unrolled into places where it is never called for usual head sizes.
+  template <DType D>
+  static __attribute__((noinline)) Vec load_part_as(const std::byte* from, std::size_t count) {
+    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
+    alignas(64) std::byte padded[64];
+    for (std::size_t i = 0; i < 64; ++i)
+      padded[i] = i < count * kBytes ? from[i] : std::byte{0};
+    return load_as<D>(padded);
+  }
+
+  /// e^x to about 1 ulp: x = n ln2 + r with |r| <= ln2 / 2 (Cody and Waite), a degree-7 polynomial
+  /// of r, times 2^n. Below -87.33 (the smallest normal result) exactly 0, above 88.72 inf, NaN
+  /// stays NaN.
+  static Vec exp(Vec x) {
+    const Vec low = V::broadcast(-0x1.5d589ep+6F);
+    const Vec high = V::broadcast(0x1.62e42ep+6F);
+    const Vec shift = V::broadcast(0x1.8p23F);
+    // The constant comes first: max and min return their second operand when one is NaN.
+    const Vec clamped = V::min(high, V::max(low, x));
+    const Vec shifted = V::fma(clamped, V::broadcast(0x1.715476p+0F), shift);
+    const Vec n = V::sub(shifted, shift);
+    Vec r = V::fma(n, V::broadcast(-0x1.62e4p-1F), clamped);
+    r = V::fma(n, V::broadcast(-0x1.7f7d1cp-20F), r);
+    Vec p = V::broadcast(1.0F / 5040.0F);
+    p = V::fma(p, r, V::broadcast(1.0F / 720.0F));
+    p = V::fma(p, r, V::broadcast(1.0F / 120.0F));
+    p = V::fma(p, r, V::broadcast(1.0F / 24.0F));
+    p = V::fma(p, r, V::broadcast(1.0F / 6.0F));
+    p = V::fma(p, r, V::broadcast(0.5F));
+    p = V::fma(p, r, V::broadcast(1.0F));
+    p = V::fma(p, r, V::broadcast(1.0F));
+    const Vec value = V::scale_by_power(p, shifted);
+    const Vec not_under = V::select_greater(low, x, V::zero(), value);
+    return V::select_greater(x, high, V::broadcast(__builtin_inff()), not_under);
+  }
+
+  static float exp_one(float x) {
+    alignas(64) float lanes[16];
+    V::store(lanes, exp(V::broadcast(x)));
+    return lanes[0];
+  }
+
+  /// Four chains of squares (vectors i, i+4, ... each), so that the sum is not bound by latency.
+  static float square_sum(const float* x, std::size_t dim) {
+    Vec sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+    std::size_t i = 0;
+    for (; i + 16 <= dim; i += 16) {
+      const Vec v = V::load(x + i);
+      Vec& sum = sums[(i / 16) % 4];
+      sum = V::fma(v, v, sum);
+    }
+    if (i < dim) {
+      const Vec v = load_part(x + i, dim - i);
+      Vec& sum = sums[(i / 16) % 4];
+      sum = V::fma(v, v, sum);
+    }
+    return V::sum(V::add(V::add(sums[0], sums[2]), V::add(sums[1], sums[3])));
+  }
+
+  static void norm(const NormRow& row) {
+    const float* x = row.x;
+    if (row.residual != nullptr) {
+      std::size_t i = 0;
+      for (; i + 16 <= row.dim; i += 16) {
+        V::store(row.residual + i, V::add(V::load(row.residual + i), V::load(x + i)));
+      }
+      for (; i < row.dim; ++i)
+        row.residual[i] = row.residual[i] + x[i];
+      x = row.residual;
+    }
+    const float mean = square_sum(x, row.dim) / static_cast<float>(row.dim);
+    const Vec inverse = V::broadcast(1.0F / __builtin_sqrtf(mean + row.eps));
+    std::size_t i = 0;
+    for (; i + 16 <= row.dim; i += 16) {
+      V::store(row.y + i, V::mul(V::mul(V::load(x + i), inverse), V::load(row.weight + i)));
+    }
+    if (i < row.dim) {
+      const std::size_t rest = row.dim - i;
+      const Vec scaled = V::mul(load_part(x + i, rest), inverse);
+      store_part(row.y + i, V::mul(scaled, load_part(row.weight + i, rest)), rest);
+    }
+  }
+
+  struct Rotated {
+    Vec a;
+    Vec b;
+  };
+
+  static Rotated rotate(Vec a, Vec b, Vec c, Vec s) {
+    return {V::fms(a, c, V::mul(b, s)), V::fma(b, c, V::mul(a, s))};
+  }
+
+  static void rope(const RopeHead& head) {
+    float* a = head.x;
+    float* b = head.x + head.half;
+    std::size_t i = 0;
+    for (; i + 16 <= head.half; i += 16) {
+      const Rotated out =
+          rotate(V::load(a + i), V::load(b + i), V::load(head.cos + i), V::load(head.sin + i));
+      V::store(a + i, out.a);
+      V::store(b + i, out.b);
+    }
+    if (i == head.half) return;
+    const std::size_t rest = head.half - i;
+    const Rotated out = rotate(load_part(a + i, rest),
+                               load_part(b + i, rest),
+                               load_part(head.cos + i, rest),
+                               load_part(head.sin + i, rest));
+    store_part(a + i, out.a, rest);
+    store_part(b + i, out.b, rest);
+  }
+
+  static Vec silu_mul(Vec gate, Vec up) {
+    const Vec denominator = V::add(V::broadcast(1.0F), exp(V::sub(V::zero(), gate)));
+    return V::mul(V::div(gate, denominator), up);
+  }
+
+  static void silu_mul_row(const float* gate, const float* up, float* out, std::size_t dim) {
+    std::size_t i = 0;
+    for (; i + 16 <= dim; i += 16)
+      V::store(out + i, silu_mul(V::load(gate + i), V::load(up + i)));
+    if (i < dim) {
+      const std::size_t rest = dim - i;
+      store_part(out + i, silu_mul(load_part(gate + i, rest), load_part(up + i, rest)), rest);
+    }
+  }
+
+  template <DType D>
+  static void widen(const std::byte* from, float* to, std::size_t count) {
+    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
+    std::size_t i = 0;
+    for (; i + 16 <= count; i += 16)
+      V::store(to + i, load_as<D>(from + i * kBytes));
+    if (i < count) store_part(to + i, load_part_as<D>(from + i * kBytes, count - i), count - i);
+  }
+
+  static void widen_row(const void* from, DType dtype, float* to, std::size_t count) {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    if (dtype == DType::kF32) widen<DType::kF32>(bytes, to, count);
+    if (dtype == DType::kF16) widen<DType::kF16>(bytes, to, count);
+    if (dtype == DType::kBf16) widen<DType::kBf16>(bytes, to, count);
+  }
+
+  static void store_as(std::byte* to, DType dtype, Vec v) {
+    if (dtype == DType::kF32) V::store(reinterpret_cast<float*>(to), v);
+    if (dtype == DType::kF16) V::store_f16(to, v);
+    if (dtype == DType::kBf16) V::store_bf16(to, v);
+  }
+
+  static void narrow_row(const float* from, DType dtype, void* to, std::size_t count) {
+    const std::size_t element_bytes = dtype == DType::kF32 ? 4 : 2;
+    auto* bytes = static_cast<std::byte*>(to);
+    std::size_t i = 0;
+    for (; i + 16 <= count; i += 16)
+      store_as(bytes + i * element_bytes, dtype, V::load(from + i));
+    if (i == count) return;
+    alignas(64) std::byte padded[64];
+    store_as(padded, dtype, load_part(from + i, count - i));
+    for (std::size_t b = 0; b < (count - i) * element_bytes; ++b)
+      bytes[i * element_bytes + b] = padded[b];
+  }
+
+  static float max(const float* values, std::size_t count) {
+    const float lowest = -__builtin_inff();
+    Vec best = V::broadcast(lowest);
+    std::size_t i = 0;
+    for (; i + 16 <= count; i += 16)
+      best = V::max(V::load(values + i), best);
+    if (i < count) best = V::max(load_part(values + i, count - i, lowest), best);
+    return V::max_lane(best);
+  }
+
+  /// f32 lanes over 256 values, then double: the vocabulary is long and the result is compared to
+  /// 1e-5.
+  static double exp_sum(const float* values, std::size_t count, float max_value) {
+    const Vec max = V::broadcast(max_value);
+    double total = 0;
+    for (std::size_t begin = 0; begin < count; begin += 256) {
+      const std::size_t end = begin + 256 < count ? begin + 256 : count;
+      Vec sum = V::zero();
+      std::size_t i = begin;
+      for (; i + 16 <= end; i += 16)
+        sum = V::add(sum, exp(V::sub(V::load(values + i), max)));
+      if (i < end) {
+        sum = V::add(sum, exp(V::sub(load_part(values + i, end - i, -__builtin_inff()), max)));
+      }
+      total += static_cast<double>(V::sum(sum));
+    }
+    return total;
+  }
+};
+
+}  // namespace tandem::kernels::cpu

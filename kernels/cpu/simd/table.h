@@ -1,0 +1,104 @@
+// The seam between portable code and code compiled for one instruction set. An instruction-set file
+// exports one table of functions and nothing else. Such files must not call inline functions of
+// shared headers: the linker keeps one copy of an inline function, and it might keep the one
+// compiled for AVX-512. Hence plain structs here.
+#pragma once
+
+#include "kernels/api/ops.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+
+/// Outputs in a panel of a packed weight, lanes of the common vector.
+inline constexpr std::size_t kPanel = 16;
+/// Query rows (token, head) of one attention tile.
+inline constexpr std::size_t kTileRows = 32;
+/// Positions of one attention block; blocks are aligned to absolute positions. Part of the
+/// numerics.
+inline constexpr std::size_t kKeyBlock = 256;
+/// Scratch floats for rows of x: what limits k of a weight (ThreadPool::kScratchBytes, less room
+/// for padding).
+inline constexpr std::size_t kPackedFloats = 240 * 1024;
+
+/// Some rows of x against some panels of a weight.
+struct LinearBlock {
+  const float* x;  ///< first row
+  std::size_t x_stride;
+  std::size_t rows;         ///< rows * k <= kPackedFloats
+  const std::byte* weight;  ///< panel 0
+  std::size_t panel_bytes;
+  DType dtype;
+  std::size_t k;
+  std::size_t n;
+  std::size_t panel_begin;
+  std::size_t panel_end;
+  const float* bias;  ///< [n] or null
+  float* y;           ///< first row, column 0
+  std::size_t y_stride;
+  bool accumulate;
+  float* scratch;  ///< kPackedFloats floats, 64-byte aligned
+};
+
+struct NormRow {
+  const float* x;
+  float* residual;  ///< or null
+  const float* weight;
+  float* y;
+  std::size_t dim;
+  float eps;
+};
+
+struct RopeHead {
+  float* x;
+  const float* cos;
+  const float* sin;
+  std::size_t half;
+};
+
+/// Consecutive tokens of one sequence with some heads of one kv head: at most kTileRows rows.
+struct AttentionTile {
+  const float* q;  ///< head head_begin of the first token
+  std::size_t q_stride;
+  float* out;
+  std::size_t out_stride;
+  const std::int32_t* position;  ///< [tokens]
+  std::size_t tokens;
+  std::size_t heads;  ///< query heads of this tile, contiguous
+  const std::int32_t* pages;
+  const std::byte* keys;     ///< slot 0 of this kv head in page 0
+  std::size_t value_offset;  ///< bytes from a key row to its value row
+  std::size_t page_stride_bytes;
+  std::size_t row_bytes;
+  std::size_t page_size;
+  std::size_t head_dim;
+  DType dtype;
+  float scale;
+  std::int32_t window;
+  std::byte* scratch;  ///< ThreadPool::kScratchBytes, 64-byte aligned
+};
+
+struct Kernels {
+  /// Rows a linear block is best cut into.
+  std::size_t row_step;
+  void (*linear)(const LinearBlock&);
+  void (*norm_row)(const NormRow&);
+  void (*rope_head)(const RopeHead&);
+  void (*silu_mul_row)(const float* gate, const float* up, float* out, std::size_t dim);
+  /// f32 from `dtype`.
+  void (*widen_row)(const void* from, DType dtype, float* to, std::size_t count);
+  /// `dtype` from f32, rounded to nearest even.
+  void (*narrow_row)(const float* from, DType dtype, void* to, std::size_t count);
+  void (*attention)(const AttentionTile&);
+  float (*max)(const float* values, std::size_t count);
+  /// Sum of exp(values[i] - max).
+  double (*exp_sum)(const float* values, std::size_t count, float max);
+};
+
+/// Of generic/, avx2/ and avx512/. Call only where the machine has the instructions.
+const Kernels& generic_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,295 @@
+#include "kernels/test_util.h"
+
+#include <cmath>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::kInf;
+using testing::kNan;
+using testing::Matrix;
+using testing::Rng;
+using testing::same_bits;
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBf16};
+
+struct Problem {
+  std::size_t tokens;
+  std::size_t n;
+  std::size_t k;
+};
+
+std::vector<float> run(const Backend& backend,
+                       const PackedWeight& weight,
+                       const std::vector<float>& x,
+                       std::size_t tokens,
+                       ThreadPool& pool,
+                       const float* bias = nullptr,
+                       std::vector<float> y = {}) {
+  const bool accumulate = !y.empty();
+  y.resize(tokens * weight.n());
+  backend.linear({.x = x.data(),
+                  .weight = &weight,
+                  .bias = bias,
+                  .y = y.data(),
+                  .tokens = tokens,
+                  .accumulate = accumulate},
+                 pool);
+  return y;
+}
+
+float round_activation(const Backend& backend, DType dtype, float x) {
+  // The one documented rounding of activations: AMX multiplies bf16 by bf16.
+  return backend.family() == Family::kAmx && dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(x))
+                                                                   : x;
+}
+
+// |error| of a chain of k roundings: k 2^-24 times the sum of magnitudes; two more for bias and
+// accumulate.
+void expect_close(const Backend& backend,
+                  const Problem& p,
+                  DType dtype,
+                  const std::vector<float>& x,
+                  const std::vector<float>& w,
+                  const std::vector<float>& got) {
+  for (std::size_t t = 0; t < p.tokens; ++t) {
+    for (std::size_t n = 0; n < p.n; ++n) {
+      double want = 0;
+      double magnitude = 0;
+      for (std::size_t i = 0; i < p.k; ++i) {
+        std::byte stored[4];
+        store_element(stored, dtype, 0, w[n * p.k + i]);
+        const double term = static_cast<double>(round_activation(backend, dtype, x[t * p.k + i])) *
+                            static_cast<double>(load_element(stored, dtype, 0));
+        want += term;
+        magnitude += std::abs(term);
+      }
+      const double limit = static_cast<double>(p.k + 2) * 0x1p-24 * magnitude + 1e-30;
+      ASSERT_NEAR(static_cast<double>(got[t * p.n + n]), want, limit)
+          << "token " << t << " output " << n;
+    }
+  }
+}
+
+TEST(Linear, MatchesTheFormulaForEverySizeDTypeAndFamily) {
+  const Problem problems[] = {{0, 5, 4},
+                              {1, 1, 1},
+                              {1, 15, 31},
+                              {2, 16, 32},
+                              {3, 17, 33},
+                              {4, 33, 0},
+                              {5, 64, 64},
+                              {6, 65, 7},
+                              {7, 31, 100},
+                              {8, 48, 129},
+                              {11, 80, 63},
+                              {13, 129, 65},
+                              {25, 40, 96},
+                              {37, 100, 50}};
+  ThreadPool pool(2);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for (const Backend* backend : backends) {
+    for (const Problem& p : problems) {
+      for (const DType dtype : kDTypes) {
+        SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                     std::string(dtype_name(dtype)) + " T=" + std::to_string(p.tokens) +
+                     " N=" + std::to_string(p.n) + " K=" + std::to_string(p.k));
+        Rng rng(p.tokens * 1000 + p.n);
+        const std::vector<float> x = rng.reals(p.tokens * p.k);
+        const std::vector<float> w = rng.reals(p.n * p.k);
+        const Matrix source(p.n, p.k, DType::kF32, w, true);
+        const MatrixView part = source.view();
+        const auto weight = backend->pack({&part, 1}, dtype, pool);
+        ASSERT_NE(weight, nullptr);
+        ASSERT_EQ(weight->n(), p.n);
+        ASSERT_EQ(weight->k(), p.k);
+        ASSERT_EQ(weight->bytes(), backend->packed_bytes(p.n, p.k, dtype));
+        expect_close(*backend, p, dtype, x, w, run(*backend, *weight, x, p.tokens, pool));
+      }
+    }
+  }
+}
+
+TEST(Linear, BiasAndAccumulateRoundOnceEach) {
+  ThreadPool pool(1);
+  constexpr std::size_t kN = 21;
+  constexpr std::size_t kK = 40;
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    for (const std::size_t tokens : {1U, 3U, 5U, 14U}) {
+      Rng rng(tokens);
+      const std::vector<float> x = rng.reals(tokens * kK);
+      const std::vector<float> bias = rng.reals(kN);
+      const std::vector<float> old = rng.reals(tokens * kN);
+      const Matrix source(kN, kK, DType::kF32, rng.reals(kN * kK));
+      const MatrixView part = source.view();
+      const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
+      std::vector<float> want = run(*backend, *weight, x, tokens, pool);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        want[i] = want[i] + bias[i % kN];
+        want[i] = want[i] + old[i];
+      }
+      EXPECT_TRUE(same_bits(run(*backend, *weight, x, tokens, pool, bias.data(), old), want));
+    }
+  }
+}
+
+// The promise: a row's bits do not depend on the batch, on its place in it, or on threads.
+TEST(Linear, RowsAreTheSameBitsInEveryBatchAndThreadCount) {
+  constexpr std::size_t kTokens = 53;
+  constexpr std::size_t kN = 210;
+  constexpr std::size_t kK = 161;
+  ThreadPool one(1);
+  ThreadPool two(2);
+  ThreadPool three(3);
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                   std::string(dtype_name(dtype)));
+      Rng rng(7);
+      const std::vector<float> x = rng.reals(kTokens * kK);
+      const Matrix source(kN, kK, DType::kF32, rng.reals(kN * kK));
+      const MatrixView part = source.view();
+      const auto weight = backend->pack({&part, 1}, dtype, one);
+      const std::vector<float> whole = run(*backend, *weight, x, kTokens, one);
+      EXPECT_TRUE(same_bits(run(*backend, *weight, x, kTokens, two), whole));
+      EXPECT_TRUE(same_bits(run(*backend, *weight, x, kTokens, three), whole));
+      for (const std::size_t begin : {0U, 1U, 5U, 20U, 40U}) {
+        for (std::size_t tokens = 1; tokens <= 13; ++tokens) {
+          const std::vector<float> some(
+              x.begin() + static_cast<std::ptrdiff_t>(begin * kK),
+              x.begin() + static_cast<std::ptrdiff_t>((begin + tokens) * kK));
+          const std::vector<float> want(
+              whole.begin() + static_cast<std::ptrdiff_t>(begin * kN),
+              whole.begin() + static_cast<std::ptrdiff_t>((begin + tokens) * kN));
+          ASSERT_TRUE(same_bits(run(*backend, *weight, some, tokens, two), want))
+              << begin << "+" << tokens;
+        }
+      }
+    }
+  }
+}
+
+// A task packs only as many rows as fit its scratch: k large enough for several row blocks.
+TEST(Linear, LongRowsCrossRowBlocks) {
+  constexpr std::size_t kTokens = 20;
+  constexpr std::size_t kN = 3;
+  constexpr std::size_t kK = 40000;
+  ThreadPool pool(2);
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    Rng rng(3);
+    const std::vector<float> x = rng.reals(kTokens * kK);
+    const Matrix source(kN, kK, DType::kF32, rng.reals(kN * kK));
+    const MatrixView part = source.view();
+    const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
+    const std::vector<float> whole = run(*backend, *weight, x, kTokens, pool);
+    for (std::size_t t = 0; t < kTokens; t += 7) {
+      const std::vector<float> row(x.begin() + static_cast<std::ptrdiff_t>(t * kK),
+                                   x.begin() + static_cast<std::ptrdiff_t>((t + 1) * kK));
+      const std::vector<float> alone = run(*backend, *weight, row, 1, pool);
+      for (std::size_t n = 0; n < kN; ++n)
+        EXPECT_EQ(alone[n], whole[t * kN + n]);
+    }
+  }
+}
+
+TEST(Linear, PartsStackAlongRowsWhateverTheirDType) {
+  ThreadPool pool(2);
+  constexpr std::size_t kK = 37;
+  Rng rng(11);
+  std::vector<float> w = rng.reals((5 + 20 + 9) * kK);
+  for (float& value : w)
+    value = bf16_to_f32(f32_to_bf16(value)) / 8;  // exact in every dtype but f16's range
+  const Matrix a(5, kK, DType::kF32, w);
+  const Matrix b(20, kK, DType::kBf16, {w.begin() + 5 * kK, w.end()}, true);
+  const Matrix c(9, kK, DType::kF32, {w.begin() + 25 * kK, w.end()});
+  const Matrix all(34, kK, DType::kF32, w);
+  const MatrixView parts[] = {a.view(), b.view(), c.view()};
+  const MatrixView whole = all.view();
+  const std::vector<float> x = rng.reals(4 * kK);
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const auto stacked = backend->pack(parts, DType::kBf16, pool);
+    const auto single = backend->pack({&whole, 1}, DType::kBf16, pool);
+    ASSERT_EQ(stacked->n(), 34U);
+    EXPECT_EQ(std::memcmp(stacked->data(), single->data(), stacked->bytes()), 0);
+    EXPECT_TRUE(same_bits(run(*backend, *stacked, x, 4, pool), run(*backend, *single, x, 4, pool)));
+  }
+}
+
+TEST(Linear, NanAndInfStayInTheirRowAndColumn) {
+  ThreadPool pool(1);
+  constexpr std::size_t kTokens = 14;
+  constexpr std::size_t kN = 35;
+  constexpr std::size_t kK = 33;
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                   std::string(dtype_name(dtype)));
+      Rng rng(5);
+      std::vector<float> x = rng.reals(kTokens * kK);
+      std::vector<float> w = rng.reals(kN * kK);
+      x[3 * kK + 32] = kNan;
+      x[9 * kK] = kInf;
+      w[34 * kK + 1] = kNan;
+      const Matrix source(kN, kK, DType::kF32, w);
+      const MatrixView part = source.view();
+      const auto weight = backend->pack({&part, 1}, dtype, pool);
+      const std::vector<float> y = run(*backend, *weight, x, kTokens, pool);
+      for (std::size_t t = 0; t < kTokens; ++t) {
+        for (std::size_t n = 0; n < kN; ++n) {
+          const float value = y[t * kN + n];
+          if (t == 3 || n == 34) {
+            EXPECT_TRUE(std::isnan(value)) << t << " " << n;
+          } else if (t == 9) {
+            EXPECT_TRUE(std::isinf(value)) << t << " " << n;
+          } else {
+            EXPECT_TRUE(std::isfinite(value)) << t << " " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+// generic, avx2 and avx512 are one; where there is AMX, the tile unit and its emulation are one,
+// too.
+TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {
+  ThreadPool pool(2);
+  constexpr std::size_t kN = 50;
+  constexpr std::size_t kK = 177;
+  Rng rng(13);
+  std::vector<float> x = rng.reals(39 * kK);
+  for (std::size_t i = 0; i < x.size(); i += 5)
+    x[i] *= 1e-38F;  // subnormals too
+  const Matrix source(kN, kK, DType::kF32, rng.reals(kN * kK));
+  const MatrixView part = source.view();
+  const std::vector<const Backend*> backends = testing::vector_backends();
+  for (const DType dtype : kDTypes) {
+    for (const Backend* backend : backends) {
+      const auto weight = backend->pack({&part, 1}, dtype, pool);
+      const std::vector<float> want = run(*backend, *weight, x, 39, pool);
+      for (const Backend* other : backends) {
+        // Without AMX's own product for bf16, all families compute alike.
+        if (other->numerics() != backend->numerics() && dtype == DType::kBf16) continue;
+        SCOPED_TRACE(std::string(family_name(backend->family())) + " against " +
+                     std::string(family_name(other->family())) + " " +
+                     std::string(dtype_name(dtype)));
+        const auto same = other->pack({&part, 1}, dtype, pool);
+        EXPECT_EQ(std::memcmp(same->data(), weight->data(), weight->bytes()), 0);
+        EXPECT_TRUE(same_bits(run(*other, *same, x, 39, pool), want));
+      }
+    }
+  }
+}
+
+TEST(Linear, TileUnitIsHere) {
+  std::string reason;
+  if (select(Family::kAmx, &reason) == nullptr)
+    GTEST_SKIP() << "skipped: " << reason << "; tested on emulated tiles only";
+}
+
+}  // namespace
+}  // namespace tandem::kernels

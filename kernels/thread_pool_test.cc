@@ -1,0 +1,68 @@
+#include "kernels/api/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace tandem::kernels {
+namespace {
+
+TEST(ThreadPool, RunsEveryTaskOnce) {
+  for (const std::size_t threads : {1U, 2U, 3U, 5U}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.thread_count(), threads);
+    for (const std::size_t tasks : {0U, 1U, 2U, 7U, 1000U}) {
+      std::vector<int> count(tasks);
+      std::vector<std::atomic<int>> busy(threads);
+      std::atomic<bool> shared{false};
+      pool.parallel_for(tasks, [&](std::size_t task, std::size_t worker) {
+        if (busy[worker].fetch_add(1) != 0) shared = true;
+        ++count[task];
+        busy[worker].fetch_sub(1);
+      });
+      EXPECT_EQ(std::accumulate(count.begin(), count.end(), std::size_t{0}), tasks);
+      for (const int times : count)
+        EXPECT_EQ(times, 1);
+      EXPECT_FALSE(shared) << "two tasks of one worker at a time";
+    }
+  }
+}
+
+// Many tiny jobs back to back: a worker that wakes late must never run a task of a job that is
+// over.
+TEST(ThreadPool, LateWorkersFindNothing) {
+  ThreadPool pool(4);
+  std::uint64_t total = 0;
+  for (std::uint64_t job = 0; job < 3000; ++job) {
+    std::atomic<std::uint64_t> sum{0};
+    const std::size_t tasks = job % 5;
+    pool.parallel_for(tasks,
+                      [&sum, job](std::size_t task, std::size_t) { sum += job * 10 + task; });
+    for (std::uint64_t task = 0; task < tasks; ++task)
+      total += job * 10 + task;
+    total -= sum;
+  }
+  EXPECT_EQ(total, 0U);
+}
+
+TEST(ThreadPool, ScratchIsAlignedAndApart) {
+  ThreadPool pool(3);
+  for (std::size_t worker = 0; worker < 3; ++worker) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pool.scratch(worker)) % 64, 0U);
+    EXPECT_EQ(pool.scratch(worker), pool.scratch(0) + worker * ThreadPool::kScratchBytes);
+  }
+}
+
+TEST(ThreadPool, ClampsThreads) {
+  EXPECT_EQ(ThreadPool(0).thread_count(), 1U);
+}
+
+TEST(ThreadPool, ManyPoolsStartAndStop) {
+  for (int i = 0; i < 50; ++i) {
+    ThreadPool pool(3);
+    if (i % 2 == 0) pool.parallel_for(4, [](std::size_t, std::size_t) {});
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels

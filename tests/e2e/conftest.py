@@ -1,0 +1,269 @@
+"""Process-level tests: real programs, real sockets, the shipped demo model.
+
+Every test gets its own programs on ports that the system chooses, and leaves nothing: after it no process, port, file
+in the temporary folder or shared-memory segment may be left, and no server may hold a page for a request.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY_DIR = pathlib.Path(os.environ.get("TANDEM_BINARY_DIR", ROOT / "build" / "release"))
+BIN = BINARY_DIR / "bin"
+DEMO_MODEL = ROOT / "assets" / "demo-model"
+SHARED = pathlib.Path(os.environ.get("TANDEM_SHARED_DIR", ROOT.parent / "shared"))
+# Sanitizers slow everything down; bounds that a person would notice stretch with them.
+SLOW = float(os.environ.get("TANDEM_TEST_SLOWDOWN", "1"))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "golden: needs ../shared")
+
+
+def golden(path):
+    """A file or folder of the golden data; skips the test where it is not there."""
+    full = SHARED / "golden" / path
+    if not full.exists():
+        pytest.skip("skipped: ../shared is not here")
+    return full
+
+
+def http(method, url, body=None, headers=None, timeout=60):
+    """(status, parsed JSON or text, headers); never raises for an HTTP error."""
+    data = None
+    headers = dict(headers or {})
+    if body is not None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers.setdefault("Content-Type", "application/json")
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            raw, status, got = response.read(), response.status, response.headers
+    except urllib.error.HTTPError as error:
+        raw, status, got = error.read(), error.code, error.headers
+    text = raw.decode("utf-8", "replace")
+    try:
+        return status, json.loads(text), got
+    except ValueError:
+        return status, text, got
+
+
+def events(url, body, timeout=60, headers=None):
+    """Yields the parsed `data:` events of a streamed response; the string "[DONE]" for the end mark."""
+    request = urllib.request.Request(url, data=json.dumps(body).encode(),
+                                     headers={"Content-Type": "application/json", **(headers or {})})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        for line in response:
+            line = line.decode("utf-8").rstrip("\n")
+            if line.startswith("data: "):
+                yield "[DONE]" if line[6:] == "[DONE]" else json.loads(line[6:])
+
+
+class Program:
+    """One running program of ours."""
+
+    def __init__(self, name, process, port_file, log):
+        self.name, self.process, self.port_file, self.log = name, process, port_file, log
+        self.ports = {}
+
+    @property
+    def port(self):
+        return self.ports["port"]
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def wait_ready(self, seconds=60):
+        deadline = time.monotonic() + seconds * SLOW
+        while time.monotonic() < deadline:
+            if not self.alive():
+                raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.text()[-4000:]}")
+            if not self.ports and self.port_file.exists():
+                self.ports = json.loads(self.port_file.read_text())
+            if self.ports:
+                try:
+                    if http("GET", self.url + "/health", timeout=5)[0] == 200:
+                        return self
+                except OSError:
+                    pass
+            time.sleep(0.01)
+        raise AssertionError(f"{self.name} did not become ready:\n{self.text()[-4000:]}")
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+
+    def info(self):
+        return http("GET", self.url + "/get_server_info")[1]
+
+
+class Cluster:
+    """Starts programs in one temporary folder and takes them down in the end."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.programs = []
+
+    def start(self, program, *args, name=None, env=None, wait=True, port_file=True):
+        name = name or f"{program}-{len(self.programs)}"
+        log = self.folder / f"{name}.log"
+        ports = self.folder / f"{name}.ports"
+        command = [str(BIN / program), *map(str, args)]
+        if port_file:
+            if not any(str(a).startswith("--port") for a in args):
+                command += ["--port", "0"]
+            command += ["--port-file", str(ports)]
+        with open(log, "wb") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
+                                       env={**os.environ, **(env or {})}, start_new_session=True)
+        started = Program(name, process, ports, log)
+        self.programs.append(started)
+        return started.wait_ready() if wait else started
+
+    def unified(self, *args, model=DEMO_MODEL, **kwargs):
+        return self.start("prefill-server", "--model-path", model, *args, **kwargs)
+
+    def prefill(self, *args, model=DEMO_MODEL, **kwargs):
+        # --port 0 makes the bootstrap port the system's choice too.
+        return self.start("prefill-server", "--model-path", model, "--disaggregation-mode", "prefill", *args, **kwargs)
+
+    def decode(self, *args, model=DEMO_MODEL, **kwargs):
+        return self.start("decode-server", "--model-path", model, "--disaggregation-mode", "decode", *args, **kwargs)
+
+    def router(self, *args, prefill=(), decode=(), workers=(), **kwargs):
+        words = []
+        if prefill or decode:
+            words.append("--pd-disaggregation")
+            for p in prefill:
+                words += ["--prefill", p.url, p.ports["bootstrap_port"]]
+            for d in decode:
+                words += ["--decode", d.url]
+        elif workers:
+            words += ["--worker-urls", *[w.url for w in workers]]
+        return self.start("router", *words, *args, **kwargs)
+
+    def pd(self, *args, prefills=1, decodes=1, router_args=(), decode_args=(), **kwargs):
+        prefill = [self.prefill(*args, wait=False, **kwargs) for _ in range(prefills)]
+        decode = [self.decode(*args, *decode_args, wait=False, **kwargs) for _ in range(decodes)]
+        for program in prefill + decode:
+            program.wait_ready()
+        return self.router(*router_args, prefill=prefill, decode=decode), prefill, decode
+
+    def stop(self):
+        """SIGTERM to all; returns what went wrong with any of them."""
+        problems = []
+        for program in self.programs:
+            if program.alive():
+                program.kill(signal.SIGCONT)
+                program.kill(signal.SIGTERM)
+        for program in self.programs:
+            was_asked = program.process.returncode is None
+            try:
+                program.process.wait(timeout=30 * SLOW)
+            except subprocess.TimeoutExpired:
+                problems.append(f"{program.name} did not stop on SIGTERM:\n{program.text()[-3000:]}")
+                program.process.kill()
+                program.process.wait()
+            if was_asked and program.process.returncode not in (0, -signal.SIGTERM):
+                problems.append(f"{program.name} ended with {program.process.returncode} on SIGTERM:\n"
+                                f"{program.text()[-3000:]}")
+        return problems
+
+
+def our_processes():
+    """Pids of our programs, children of a router included."""
+    names = {"router", "prefill-server", "decode-server", "bootstrap-server"}
+    found = set()
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            exe = os.readlink(entry / "exe")
+            if exe.startswith(str(BIN)) and pathlib.Path(exe).name in names:
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                if state != "Z":
+                    found.add(int(entry.name))
+    return found
+
+
+def shared_memory():
+    """Segments in /dev/shm, and System V ones whose maker is gone: what a dead process has left behind."""
+    names = {p.name for p in pathlib.Path("/dev/shm").iterdir()} if pathlib.Path("/dev/shm").exists() else set()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+            fields = line.split()
+            if not pathlib.Path(f"/proc/{fields[4]}").exists():
+                names.add("sysv:" + fields[1])
+    return names
+
+
+def temporary_files():
+    return {p.name for p in pathlib.Path(tempfile.gettempdir()).iterdir() if p.name.startswith("tandem")}
+
+
+@pytest.fixture
+def cluster():
+    before = our_processes(), shared_memory(), temporary_files()
+    with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
+        group = Cluster(folder)
+        try:
+            yield group
+        finally:
+            problems = group.stop()
+        left = set(pathlib.Path(folder).iterdir()) - {f for p in group.programs for f in (p.log, p.port_file)}
+        left = {f.name for f in left if not f.name.startswith("test-")}
+    # A child of a killed router dies by the kernel's hand a moment later, and its segments with it.
+    deadline = time.monotonic() + 5 * SLOW
+    while (our_processes() - before[0] or shared_memory() - before[1]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not problems, "\n".join(problems)
+    assert not left, f"files left: {left}"
+    assert our_processes() - before[0] == set(), "processes left"
+    assert shared_memory() - before[1] == set(), "shared memory left"
+    assert temporary_files() - before[2] == set(), "temporary files left"
+
+
+def pages_in_use(program):
+    """Pages that requests or transfers of a worker hold (prefix cache not counted)."""
+    load = program.info()["internal_states"][0]
+    return load["used_pages"] + load["transferring_pages"]
+
+
+def wait_for(condition, seconds, what):
+    deadline = time.monotonic() + seconds * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def generate(url, timeout=60, **body):
+    status, answer, _ = http("POST", url + "/generate", body, timeout=timeout)
+    assert status == 200, answer
+    return answer
+
+
+def greedy(max_new_tokens, **more):
+    return {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": True, **more}

@@ -1,0 +1,135 @@
+"""Disaggregated serving: the same bits as one process, whatever the shapes."""
+import random
+
+import pytest
+
+from conftest import generate, greedy, http, pages_in_use, wait_for
+
+
+def requests(count, seed, longest=300):
+    pick = random.Random(seed)
+    made = []
+    for i in range(count):
+        sampling = {"max_new_tokens": pick.randint(1, 24), "ignore_eos": True, "sampling_seed": pick.getrandbits(40)}
+        sampling["temperature"] = pick.choice([0, 0.7, 1.3])
+        if pick.random() < 0.3:
+            sampling["top_p"] = 0.9
+        if pick.random() < 0.3:
+            sampling["top_k"] = 20
+        if pick.random() < 0.2:
+            sampling["repetition_penalty"] = 1.2
+        made.append({"input_ids": [pick.randrange(3, 2000) for _ in range(pick.randint(1, longest))],
+                     "sampling_params": sampling, "return_logprob": True, "logprob_start_len": 0,
+                     "top_logprobs_num": pick.choice([0, 2])})
+    return made
+
+
+def ended_at_once(asked):
+    """Requests that end with prefill's token: their transfers are given up, which counts as failed."""
+    return sum(r["sampling_params"]["max_new_tokens"] == 1 for r in asked)
+
+
+def result(answer):
+    meta = answer["meta_info"]
+    return (answer["output_ids"], meta["output_token_logprobs"], meta["input_token_logprobs"],
+            meta.get("output_top_logprobs"), meta["finish_reason"])
+
+
+def test_two_hundred_requests_are_bit_for_bit_those_of_one_process(cluster):
+    asked = requests(200, seed=20)
+    unified = cluster.unified("--page-size", "4", "--chunked-prefill-size", "64", "--compute-threads", "1")
+    router, prefill, decode = cluster.pd("--page-size", "4", "--chunked-prefill-size", "32", "--compute-threads", "2")
+    want = [result(generate(unified.url, **r)) for r in asked]
+    got = []
+    for start in range(0, len(asked), 25):
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(8) as pool:
+            got += list(pool.map(lambda r: result(generate(router.url, **r)), asked[start:start + 25]))
+    for i, (a, b) in enumerate(zip(want, got)):
+        assert a == b, f"request {i}: {asked[i]}"
+    stats = decode[0].info()["disaggregation"]
+    assert stats["succeeded"] >= 150 and stats["landed_bytes"] > 0
+    assert stats["failed"] <= ended_at_once(asked)
+    for worker in prefill + decode:
+        wait_for(lambda: pages_in_use(worker) == 0, 2, f"{worker.name} gives its pages back")
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("chunk", [16, 4096])
+def test_shapes(cluster, page_size, chunk):
+    unified = cluster.unified("--page-size", page_size)
+    router, _, decode = cluster.pd("--page-size", page_size, "--chunked-prefill-size", chunk,
+                                   decode_args=("--disaggregation-grant-window", 1))
+    asked = requests(8, seed=page_size * 100 + chunk, longest=700)
+    for r in asked:
+        assert result(generate(unified.url, **r)) == result(generate(router.url, **r))
+    assert decode[0].info()["disaggregation"]["failed"] <= ended_at_once(asked)
+
+
+def test_decode_reuses_its_own_prefix_cache(cluster):
+    router, _, decode = cluster.pd("--page-size", "4")
+    prompt = list(range(100, 356))
+    first = generate(router.url, input_ids=prompt, sampling_params=greedy(8))
+    moved = decode[0].info()["disaggregation"]["landed_bytes"]
+    second = generate(router.url, input_ids=prompt, sampling_params=greedy(8))
+    assert first["output_ids"] == second["output_ids"]
+    again = decode[0].info()["disaggregation"]["landed_bytes"] - moved
+    assert again < moved / 8, "only the tail is sent again"
+
+
+def test_a_request_that_ends_with_its_first_token(cluster):
+    router, prefill, decode = cluster.pd()
+    answer = generate(router.url, text="hello", sampling_params=greedy(1))
+    assert len(answer["output_ids"]) == 1
+    assert answer["meta_info"]["finish_reason"]["type"] == "length"
+    for worker in prefill + decode:
+        wait_for(lambda: pages_in_use(worker) == 0, 2, f"{worker.name} gives its pages back")
+
+
+def test_pairs_that_do_not_fit_are_refused_naming_the_field(cluster):
+    prefill = cluster.prefill("--page-size", "16", wait=False)
+    decode = cluster.decode("--page-size", "32", wait=False)
+    prefill.wait_ready()
+    decode.wait_ready()
+    router = cluster.router(prefill=[prefill], decode=[decode])
+    status, answer, _ = http("POST", router.url + "/generate", {"text": "hello", "sampling_params": greedy(64)})
+    assert status >= 400
+    assert "page_size: prefill has 16, decode has 32" in answer["error"]["message"], (answer, decode.text())
+    assert prefill.alive() and decode.alive()
+
+
+def test_dtype_mismatch_is_refused_naming_the_field(cluster):
+    prefill = cluster.prefill("--dtype", "float32", wait=False)
+    decode = cluster.decode("--dtype", "bfloat16", wait=False)
+    prefill.wait_ready()
+    decode.wait_ready()
+    router = cluster.router(prefill=[prefill], decode=[decode])
+    status, answer, _ = http("POST", router.url + "/generate", {"text": "hello", "sampling_params": greedy(64)})
+    assert status >= 400
+    assert 'dtype: prefill has "f32", decode has "bf16"' in answer["error"]["message"], (answer, decode.text())
+
+
+def test_bootstrap_server_apart(cluster):
+    bootstrap = cluster.start("bootstrap-server")
+    address = f"127.0.0.1:{bootstrap.port}"
+    prefill = cluster.prefill("--disaggregation-bootstrap-address", address)
+    decode = cluster.decode()
+    router = cluster.start("router", "--pd-disaggregation", "--prefill", prefill.url, bootstrap.port,
+                           "--decode", decode.url)
+    assert len(generate(router.url, text="hello", sampling_params=greedy(6))["output_ids"]) == 6
+
+
+def test_small_decode_pool_retracts_and_stays_exact(cluster):
+    unified = cluster.unified()
+    router, _, decode = cluster.pd("--disable-radix-cache", decode_args=(
+        "--max-total-tokens", "700", "--num-reserved-decode-tokens", "8"))
+    from concurrent.futures import ThreadPoolExecutor
+    asked = [{"input_ids": [100 + i] * 40, "return_logprob": True,
+              "sampling_params": {**greedy(100), "sampling_seed": i}} for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda r: generate(router.url, timeout=120, **r), asked))
+    for r, answer in zip(asked, got):
+        want = generate(unified.url, **r)
+        assert want["output_ids"] == answer["output_ids"]
+        assert want["meta_info"]["output_token_logprobs"] == answer["meta_info"]["output_token_logprobs"]
+    wait_for(lambda: pages_in_use(decode[0]) == 0, 2, "decode gives its pages back")

@@ -1,0 +1,237 @@
+// Same tokens everywhere, at the level of one model: whatever the batch, the chunks, the pages and
+// the number of threads, the logits of a sequence have the same bits.
+#include "common/base/random.h"
+#include "kernels/api/backend.h"
+#include "tests/golden/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <string>
+
+namespace {
+
+/// Counts what goes through operator new, for the test that forward() allocates nothing.
+std::atomic<std::uint64_t> allocation_count{0};
+
+void* counted(std::size_t size) {
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  return counted(size);
+}
+
+void* operator new[](std::size_t size) {
+  return counted(size);
+}
+
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace tandem::golden {
+namespace {
+
+constexpr std::int32_t kVocab = 96;
+
+/// A folder with one config.json.
+class ConfigFolder {
+ public:
+  explicit ConfigFolder(const std::string& config) {
+    std::string name = (std::filesystem::temp_directory_path() / "tandem_property_XXXXXX").string();
+    TANDEM_CHECK(::mkdtemp(name.data()) != nullptr, "cannot make a folder for the test");
+    path_ = name;
+    std::ofstream(path_ + "/config.json") << config;
+  }
+
+  ConfigFolder(const ConfigFolder&) = delete;
+  ConfigFolder& operator=(const ConfigFolder&) = delete;
+
+  ~ConfigFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Odd sizes on purpose: no tile, lane or page divides them.
+std::string config_of(const std::string& architecture, const std::string& more) {
+  return R"({"architectures":[")" + architecture +
+         R"("],"vocab_size":96,"hidden_size":72,"intermediate_size":100,"num_hidden_layers":2,
+            "num_attention_heads":6,"num_key_value_heads":2,"head_dim":20,
+            "max_position_embeddings":512)" +
+         more + "}";
+}
+
+const std::string kConfigs[] = {
+    config_of("LlamaForCausalLM", R"(,"attention_bias":true,"mlp_bias":true)"),
+    config_of("MistralForCausalLM", R"(,"sliding_window":11)"),
+    config_of("Qwen3ForCausalLM",
+              R"(,"tie_word_embeddings":true,"use_sliding_window":true,"sliding_window":9,
+                 "max_window_layers":1,"rope_scaling":{"type":"yarn","factor":4})"),
+};
+
+std::unique_ptr<model::Model> dummy(const ConfigFolder& folder,
+                                    kernels::Family family,
+                                    model::DTypeChoice dtype,
+                                    kernels::ThreadPool& pool) {
+  auto loaded = model::Model::load({.folder = folder.path(),
+                                    .dtype = dtype,
+                                    .override_json = "",
+                                    .backend = kernels::select(family, nullptr),
+                                    .pool = &pool,
+                                    .limits = {.token_count_max = 256,
+                                               .logit_row_count_max = 16,
+                                               .sequence_count_max = 32,
+                                               .context_length = 0},
+                                    .dummy_weights = true,
+                                    .dummy_seed = 5});
+  TANDEM_CHECK(loaded.ok(), loaded.status().message());
+  return std::move(*loaded);
+}
+
+std::vector<std::int32_t> random_tokens(Random& random, std::size_t count) {
+  std::vector<std::int32_t> tokens(count);
+  for (std::int32_t& token : tokens)
+    token = static_cast<std::int32_t>(random.below(kVocab));
+  return tokens;
+}
+
+/// Runs all sequences in random ragged batches until each is done.
+void run_ragged(ModelRunner& runner, std::vector<Track>& tracks, Random& random) {
+  while (true) {
+    std::vector<Slice> slices;
+    for (Track& track : tracks) {
+      const std::size_t left = track.tokens.size() - track.done;
+      if (left == 0 || random.chance(0.25)) continue;
+      slices.push_back({&track, std::min<std::size_t>(left, 1 + random.below(30))});
+    }
+    // The order of sequences in a batch must not matter either.
+    for (std::size_t i = slices.size(); i > 1; --i) {
+      std::swap(slices[i - 1], slices[random.below(i)]);
+    }
+    if (!slices.empty()) {
+      const Status status = runner.step(slices);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    if (std::all_of(tracks.begin(), tracks.end(), [](const Track& track) {
+          return track.done == track.tokens.size();
+        })) {
+      return;
+    }
+  }
+}
+
+void check_same_bits(const std::string& config,
+                     kernels::Family family,
+                     model::DTypeChoice dtype,
+                     std::uint64_t seed) {
+  SCOPED_TRACE("family " + std::string(kernels::family_name(family)) + ", seed " +
+               std::to_string(seed));
+  Random random(seed);
+  const ConfigFolder folder(config);
+  kernels::ThreadPool one(1);
+  kernels::ThreadPool three(3);
+  const auto alone = dummy(folder, family, dtype, one);
+  const auto shared = dummy(folder, family, dtype, three);
+  ModelRunner alone_runner(*alone, {.page_size = 64, .page_count = 8});
+  ModelRunner shared_runner(*shared, {.page_size = 1 + random.below(9), .page_count = 1024});
+  std::vector<Track> tracks;
+  std::vector<std::vector<float>> want;
+  for (int i = 0; i < 5; ++i) {
+    const auto tokens = random_tokens(random, 1 + random.below(70));
+    Track whole = alone_runner.start(tokens, tokens.size());
+    ASSERT_TRUE(alone_runner.run(whole, 0).ok());
+    alone_runner.finish(whole);
+    want.push_back(std::move(whole.logits));
+    tracks.push_back(shared_runner.start(tokens, tokens.size()));
+  }
+  run_ragged(shared_runner, tracks, random);
+  for (std::size_t i = 0; i < tracks.size(); ++i) {
+    ASSERT_EQ(tracks[i].logits.size(), want[i].size());
+    ASSERT_EQ(std::memcmp(tracks[i].logits.data(), want[i].data(), want[i].size() * sizeof(float)),
+              0)
+        << "sequence " << i << " of " << tracks[i].tokens.size() << " tokens";
+    // Bits that are all equal would also be equal: the logits must say something.
+    EXPECT_NE(want[i][0], want[i][1]);
+  }
+}
+
+TEST(ModelProperty, BitsDoNotDependOnBatchChunksPagesOrThreads) {
+  const char* named = std::getenv("TANDEM_TEST_SEED");
+  const std::uint64_t seed = named != nullptr ? std::strtoull(named, nullptr, 10) : 20'240'607;
+  RecordProperty("seed", std::to_string(seed));
+  std::uint64_t run = 0;
+  for (const std::string& config : kConfigs) {
+    SCOPED_TRACE(config);
+    for (const kernels::Family family : kernels::available_families()) {
+      for (const auto dtype :
+           {model::DTypeChoice::kF32, model::DTypeChoice::kF16, model::DTypeChoice::kBf16}) {
+        check_same_bits(config, family, dtype, seed + run++);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(ModelProperty, ForwardAllocatesNothing) {
+  const ConfigFolder folder(kConfigs[2]);
+  for (const kernels::Family family : kernels::available_families()) {
+    SCOPED_TRACE(kernels::family_name(family));
+    kernels::ThreadPool pool(2);
+    const auto model = dummy(folder, family, model::DTypeChoice::kBf16, pool);
+    const auto layout = model->kv_layout(4);
+    std::vector<std::byte> arena(8 * layout.page_bytes());
+    const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const std::vector<std::int32_t> positions = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    const std::vector<std::int32_t> sequence(9, 0);
+    const std::vector<std::int32_t> table = {5, 1, 3};
+    const std::vector<model::SequencePages> pages = {{table.data(), table.size()}};
+    const std::vector<std::int32_t> rows = {0, 8};
+    model::ForwardBatch batch{.token_ids = ids,
+                              .positions = positions,
+                              .sequence = sequence,
+                              .sequences = pages,
+                              .kv = {.base = arena.data(), .page_count = 8, .page_size = 4},
+                              .logit_rows = rows};
+    model::ForwardOutput output;
+    ASSERT_TRUE(model->forward(batch, output).ok());
+    const std::uint64_t before = allocation_count.load();
+    ASSERT_TRUE(model->forward(batch, output).ok());
+    ASSERT_TRUE(model->logits(rows, output).ok());
+    EXPECT_EQ(allocation_count.load(), before);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::golden
