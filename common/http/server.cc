@@ -112,7 +112,11 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   void drain(Duration timeout) {
-    core_->draining.store(true);
+    {
+      // Under the lock of the connections: one accepted now is in the snapshot or is dropped.
+      const std::lock_guard lock(core_->mutex);
+      core_->draining.store(true);
+    }
     boost::asio::post(strand_, [self = shared_from_this()] {
       error_code error;
       self->acceptor_.close(error);
@@ -161,6 +165,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     auto connection = std::make_shared<Connection>(core_, std::move(socket), endpoint_text(remote));
     {
       const std::lock_guard lock(core_->mutex);
+      if (core_->draining.load()) return;
       core_->connections.emplace(connection.get(), connection);
     }
     connection->start();

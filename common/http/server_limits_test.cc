@@ -147,11 +147,11 @@ TEST(Server, DrainLetsResponsesEnd) {
   Fixture fixture(held.handler());
   TestClient busy(fixture.port);
   busy.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto writer = held.take(0);  // Before the other client speaks: two connections have no order.
   TestClient idle(fixture.port);
   idle.send("GET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
   held.take(1)->send(200, {}, "");
   EXPECT_TRUE(idle.read_response());
-  auto writer = held.take(0);
   std::thread drainer([&] { fixture.server.drain(seconds(60)); });
   EXPECT_TRUE(idle.ends_cleanly());
   writer->send(200, {}, "late");
