@@ -17,4 +17,11 @@ RequestId draw_request_id() {
   return {value};
 }
 
+TokenEvent aborted_event(RequestId id, const Status& why) {
+  TokenEvent event;
+  event.request = id;
+  event.finish = FinishReason{FinishKind::kAbort, std::nullopt, why};
+  return event;
+}
+
 }  // namespace tandem::core

@@ -87,6 +87,9 @@ struct TokenEvent {
   Timings timings;
 };
 
+/// A finishing event that says why `id` was given up.
+TokenEvent aborted_event(RequestId id, const Status& why);
+
 /// What a worker or a whole deployment holds right now; for balancing, health and metrics.
 struct Load {
   std::int64_t running_requests = 0;

@@ -106,7 +106,8 @@ void Fleet::stop() {
       flights_.abort_all(unavailable("the router is shutting down"), actions);
       apply(actions);
       for (Waiting& waiting : std::exchange(queue_, {})) {
-        waiting.sink(failed_event(waiting.request.id, unavailable("the router is shutting down")));
+        waiting.sink(
+            core::aborted_event(waiting.request.id, unavailable("the router is shutting down")));
       }
       finish_flush(unavailable("the router is shutting down"));
       for (auto& [number, worker] : workers_) {
@@ -401,12 +402,12 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
   const core::RequestId id = request.id;
   if (full) {
     if (queue_.size() >= options_.queue_size) {
-      sink(
-          failed_event(id,
-                       resource_exhausted(fmt::format("{} requests run (--max-concurrent-requests) "
-                                                      "and {} wait (--queue-size); try again later",
-                                                      flights_.active_count(),
-                                                      queue_.size()))));
+      sink(core::aborted_event(
+          id,
+          resource_exhausted(fmt::format("{} requests run (--max-concurrent-requests) "
+                                         "and {} wait (--queue-size); try again later",
+                                         flights_.active_count(),
+                                         queue_.size()))));
       return;
     }
     queue_.push_back({std::move(request), std::move(sink)});
@@ -417,7 +418,7 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
   if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
       !status.ok()) {
     sinks_.erase(id);
-    sink(failed_event(id, status));
+    sink(core::aborted_event(id, status));
     return;
   }
   apply(actions);
@@ -430,8 +431,8 @@ void Fleet::start_waiting() {
     Waiting next = std::move(queue_.front());
     queue_.pop_front();
     if (next.request.deadline && *next.request.deadline <= now) {
-      next.sink(failed_event(next.request.id,
-                             deadline_exceeded("the request's deadline passed while it waited")));
+      next.sink(core::aborted_event(
+          next.request.id, deadline_exceeded("the request's deadline passed while it waited")));
       continue;
     }
     keep.push_back(std::move(next));
@@ -515,7 +516,7 @@ void Fleet::abort(core::RequestId id) {
     if (waiting != queue_.end()) {
       const core::EventSink sink = std::move(waiting->sink);
       queue_.erase(waiting);
-      sink(failed_event(id, cancelled("aborted")));
+      sink(core::aborted_event(id, cancelled("aborted")));
       return;
     }
     std::vector<FlightAction> actions;
@@ -527,7 +528,7 @@ void Fleet::abort(core::RequestId id) {
 void Fleet::abort_all() {
   post([this] {
     for (Waiting& waiting : std::exchange(queue_, {})) {
-      waiting.sink(failed_event(waiting.request.id, cancelled("aborted")));
+      waiting.sink(core::aborted_event(waiting.request.id, cancelled("aborted")));
     }
     std::vector<FlightAction> actions;
     flights_.abort_all(cancelled("aborted"), actions);

@@ -178,7 +178,4 @@ Result<std::string> probe_grpc_address(const WorkerAddress& address,
                                        const std::string& api_key,
                                        Time deadline);
 
-/// A finishing event that says why `id` was given up.
-core::TokenEvent failed_event(core::RequestId id, const Status& why);
-
 }  // namespace tandem::fleet

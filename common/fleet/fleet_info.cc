@@ -13,13 +13,6 @@
 
 namespace tandem::fleet {
 
-core::TokenEvent failed_event(core::RequestId id, const Status& why) {
-  core::TokenEvent event;
-  event.request = id;
-  event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, why};
-  return event;
-}
-
 Result<std::string> probe_grpc_address(const WorkerAddress& address,
                                        const std::string& api_key,
                                        Time deadline) {

@@ -36,13 +36,6 @@ core::TokenEvent tokens(core::RequestId id,
   return event;
 }
 
-core::TokenEvent aborted_event(core::RequestId id, Status why) {
-  core::TokenEvent event;
-  event.request = id;
-  event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, std::move(why)};
-  return event;
-}
-
 template <class T>
 std::vector<T> all(const std::vector<FlightAction>& actions) {
   std::vector<T> found;
@@ -221,7 +214,8 @@ TEST(FlightTable, DecodeThatMissesItsPrefillIsNotToBlame) {
   book.prefill = {{11}, {12}};
   ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
   book.take();
-  book.table.on_event({1}, aborted_event({7}, unavailable("prefill worker lost")), {}, book.out);
+  book.table.on_event(
+      {1}, core::aborted_event({7}, unavailable("prefill worker lost")), {}, book.out);
   const auto submits = all<SubmitTo>(book.take());
   ASSERT_EQ(submits.size(), 2U);
   EXPECT_EQ(submits[0].worker, WorkerKey{1});
@@ -234,11 +228,13 @@ TEST(FlightTable, APairThatDoesNotFitIsLeftForAnotherOrEndsAtOnce) {
   book.prefill = {{11}, {12}};
   ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
   book.take();
-  book.table.on_event({1}, aborted_event({7}, failed_precondition("page_size")), {}, book.out);
+  book.table.on_event(
+      {1}, core::aborted_event({7}, failed_precondition("page_size")), {}, book.out);
   const auto submits = all<SubmitTo>(book.take());
   ASSERT_EQ(submits.size(), 2U);
   EXPECT_EQ(submits[1].worker, WorkerKey{12});
-  book.table.on_event({1}, aborted_event({1000}, failed_precondition("page_size")), {}, book.out);
+  book.table.on_event(
+      {1}, core::aborted_event({1000}, failed_precondition("page_size")), {}, book.out);
   const auto emitted = all<Emit>(book.take());
   ASSERT_EQ(emitted.size(), 1U);
   EXPECT_EQ(emitted[0].event.finish->status.code(), Code::kUnavailable);
@@ -250,7 +246,7 @@ TEST(FlightTable, TheOnlyWorkerIsTriedAgainAfterAPause) {
   book.main = {{1}};
   ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
   book.take();
-  book.table.on_event({1}, aborted_event({7}, aborted("a passing fault")), Time{0}, book.out);
+  book.table.on_event({1}, core::aborted_event({7}, aborted("a passing fault")), Time{0}, book.out);
   EXPECT_TRUE(book.take().empty());
   book.table.on_time(Time{0} + milliseconds(100), book.out);
   EXPECT_EQ(all<SubmitTo>(book.take()).size(), 1U);
@@ -373,7 +369,8 @@ class World {
     const auto from = static_cast<std::int32_t>(submit.request.resumed_output_ids.size());
     const std::int32_t until = submit.request.sampling.max_new_tokens;
     if (random_.chance(0.03)) {
-      queue_.push_back({submit.worker, aborted_event(submit.request.id, unavailable("peer lost"))});
+      queue_.push_back(
+          {submit.worker, core::aborted_event(submit.request.id, unavailable("peer lost"))});
       return;
     }
     const std::int32_t begin = submit.role == LegRole::kDecode ? from + 1 : from;

@@ -109,8 +109,8 @@ TEST_F(GenerationTest, CancelReachesTheHandler) {
 
 TEST_F(GenerationTest, DeadlineTravels) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(400));
   const Time before = steady_clock().now();
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(400));
   auto stream = stub->Generate(&context, request("hang", 1));
   v1::GenerateResponse response;
   EXPECT_FALSE(stream->Read(&response));

@@ -82,6 +82,42 @@ TEST(Outbox, OneWriteAtATimeAndMergesBehindIt) {
   EXPECT_EQ(ops.finishes, 0);
 }
 
+/// gRPC may report a write as done, on another thread, before StartWrite has returned.
+class EarlyOps final : public StreamOps<Out> {
+ public:
+  explicit EarlyOps(Outbox<Out>* outbox) : outbox_(outbox) {}
+
+  void start_write(const Out* message) override {
+    ASSERT_EQ(++inside_, 1) << "one write at a time";
+    std::thread([this] { outbox_->write_done(true); }).join();
+    seen.push_back(message->step().events(0).first_index());
+    --inside_;
+  }
+
+  void start_finish(const Status& /*status*/, bool /*broken*/) override { ++finishes; }
+
+  void cancel_now(bool /*writing*/) override {}
+
+  std::vector<std::uint32_t> seen;
+  int finishes = 0;
+
+ private:
+  Outbox<Out>* outbox_;
+  int inside_ = 0;
+};
+
+TEST(Outbox, AWriteThatIsDoneBeforeItsStartReturned) {
+  Outbox<Out> outbox(1 << 20, merge);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_TRUE(outbox.send(step(1, i)).ok());
+  outbox.close(ok_status());
+  EarlyOps ops(&outbox);
+  outbox.attach(&ops);
+  outbox.credit(0);
+  EXPECT_EQ(ops.seen, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(ops.finishes, 1);
+}
+
 TEST(Outbox, TheWindowHoldsStepsButNotTicks) {
   Outbox<Out> outbox(1 << 20, merge);
   ManualOps ops;

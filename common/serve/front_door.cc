@@ -1,6 +1,7 @@
 #include "common/serve/front_door.h"
 
 #include "common/api/errors.h"
+#include "common/base/clock.h"
 #include "common/obs/log.h"
 #include "common/serve/generation_endpoint.h"
 #include "common/serve/request_log.h"
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -172,11 +174,12 @@ std::shared_ptr<obs::Metrics> FrontDoor::metrics() const {
 }
 
 void FrontDoor::close(Duration grace) {
+  const Time deadline = steady_clock().now() + grace;  // one for both kinds of client
+  if (grpc_) grpc_->set_serving("tandem.v1.Generation", false);
   if (http_) http_->drain(grace);
   gate_->set(nullptr);
   if (grpc_) {
-    grpc_->set_serving("tandem.v1.Generation", false);
-    grpc_->shutdown(grace);
+    grpc_->shutdown(std::max(Duration{}, deadline - steady_clock().now()));
   }
   http_.reset();
   grpc_.reset();

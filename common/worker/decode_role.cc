@@ -57,7 +57,7 @@ class DecodeRole final : public PdRole {
     const PeerHint hint = incoming.hint;
     incoming_.emplace(id, std::move(incoming));
     waiting_.push_back(id);
-    hub_->ensure(hint, now);
+    hub_->ensure(hint);
     return {};
   }
 
@@ -201,7 +201,7 @@ class DecodeRole final : public PdRole {
       Incoming& incoming = found->second;
       if (!hub_->is_linked(incoming.hint.incarnation)) {
         const PeerHint hint = incoming.hint;  // the request may end inside
-        hub_->ensure(hint, steady_clock().now());
+        hub_->ensure(hint);
         continue;
       }
       const auto reservation = engine_->reserve(incoming.request);
@@ -324,7 +324,7 @@ class DecodeRole final : public PdRole {
     const core::EventSink sink = std::move(found->second.sink);
     std::erase(waiting_, id);
     incoming_.erase(found);
-    if (sink) sink(aborted_event(id, why));
+    if (sink) sink(core::aborted_event(id, why));
   }
 
   PdOptions options_;

@@ -30,7 +30,7 @@ Status LocalGenerator::submit(core::Request request, core::EventSink sink) {
     rpc::Submission submission;
     submission.request = std::move(shared->first);
     const Status status = role_->submit(std::move(submission), to);
-    if (!status.ok()) to(aborted_event(id, status));
+    if (!status.ok()) to(core::aborted_event(id, status));
   });
   return taken ? Status() : resource_exhausted("the engine's inbox is full; try again later");
 }

@@ -75,7 +75,7 @@ bool PairHub::is_linked(std::uint64_t incarnation) const {
   return links_.stream_of(incarnation).has_value();
 }
 
-void PairHub::ensure(const PeerHint& hint, Time /*now*/) {
+void PairHub::ensure(const PeerHint& hint) {
   if (is_linked(hint.incarnation) || wanted_.contains(hint.incarnation)) return;
   wanted_[hint.incarnation] = {};
   // With a key only the router's word counts: anybody may register at a bootstrap service, and must

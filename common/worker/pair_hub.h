@@ -54,7 +54,7 @@ class PairHub final : public rpc::PairHandler,
 
   /// Decode: makes sure that there is, or soon will be, a link: on_linked or on_unreachable follows
   /// unless it is up.
-  void ensure(const PeerHint& hint, Time now);
+  void ensure(const PeerHint& hint);
   [[nodiscard]] bool is_linked(std::uint64_t incarnation) const;
 
   [[nodiscard]] std::vector<std::uint64_t> linked() const { return links_.linked(); }

@@ -212,7 +212,7 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     engine_->release_prefill(id);
     if (status.ok()) return;
     obs::debug("prefill_ended", {{"request", core::to_string(id)}, {"reason", status.message()}});
-    if (!outgoing.said) outgoing.sink(aborted_event(id, status));
+    if (!outgoing.said) outgoing.sink(core::aborted_event(id, status));
   }
 
   PdOptions options_;

@@ -24,9 +24,6 @@ class Role : public LoopClient {
   virtual void abort_all(const Status& why) = 0;
 };
 
-/// A finishing event that says why `id` was given up.
-core::TokenEvent aborted_event(core::RequestId id, const Status& why);
-
 /// Serves requests whole. `engine` is borrowed.
 std::unique_ptr<Role> make_unified_role(engine::Engine* engine);
 

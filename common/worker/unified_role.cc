@@ -7,13 +7,6 @@
 
 namespace tandem::worker {
 
-core::TokenEvent aborted_event(core::RequestId id, const Status& why) {
-  core::TokenEvent event;
-  event.request = id;
-  event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, why};
-  return event;
-}
-
 namespace {
 
 class UnifiedRole final : public Role {

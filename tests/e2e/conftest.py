@@ -205,9 +205,28 @@ def our_processes():
     return found
 
 
+def mapped_files():
+    """Every file that a living process maps or holds open."""
+    found = set()
+    for process in pathlib.Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            found |= {line.split(maxsplit=5)[5] for line in (process / "maps").read_text().splitlines()
+                      if "/dev/shm/" in line}
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(descriptor))
+    return found
+
+
 def shared_memory():
-    """Segments in /dev/shm, and System V ones whose maker is gone: what a dead process has left behind."""
-    names = {p.name for p in pathlib.Path("/dev/shm").iterdir()} if pathlib.Path("/dev/shm").exists() else set()
+    """Segments in /dev/shm and System V ones that no living process uses: what a dead one has left behind."""
+    folder = pathlib.Path("/dev/shm")
+    names = {p.name for p in folder.iterdir()} if folder.exists() else set()
+    if names:
+        used = mapped_files()
+        names = {n for n in names if f"/dev/shm/{n}" not in used}
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
             fields = line.split()

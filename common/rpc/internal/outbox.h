@@ -76,7 +76,7 @@ class Outbox {
       unacknowledged_ -= std::min<std::uint64_t>(unacknowledged_, count);
       next = next_locked();
     }
-    perform(next);
+    perform(std::move(next));
   }
 
   /// Ends the stream after what waits. The first status given is the one that counts.
@@ -93,11 +93,15 @@ class Outbox {
     Next next;
     {
       const std::lock_guard lock(mutex_);
-      writing_ = false;
       if (!ok) broken_ = closing_ = true;
+      if (starting_) {
+        done_early_ = true;
+        return;
+      }
+      writing_ = false;
       next = next_locked();
     }
-    perform(next);
+    perform(std::move(next));
   }
 
   /// From the reactor's OnDone: nothing is started from here on. Gives the status of close or
@@ -143,7 +147,7 @@ class Outbox {
       }
       next = next_locked();
     }
-    perform(next);
+    perform(std::move(next));
     return result;
   }
 
@@ -168,7 +172,7 @@ class Outbox {
       if (cancel && ops_ != nullptr) ops_->cancel_now(writing_);
       next = next_locked();
     }
-    perform(next);
+    perform(std::move(next));
   }
 
   Next next_locked() {
@@ -178,7 +182,7 @@ class Outbox {
         current_ = std::move(queue_.front().first);
         bytes_ -= queue_.front().second;
         queue_.pop_front();
-        writing_ = true;
+        writing_ = starting_ = true;
         return {.ops = ops_, .finish = false, .broken = false, .status = {}};
       }
       if (merged_ && (closing_ || window_ == 0 || unacknowledged_ < window_)) {
@@ -186,7 +190,7 @@ class Outbox {
         bytes_ -= merged_->second;
         merged_.reset();
         ++unacknowledged_;
-        writing_ = true;
+        writing_ = starting_ = true;
         return {.ops = ops_, .finish = false, .broken = false, .status = {}};
       }
     }
@@ -195,12 +199,19 @@ class Outbox {
     return {.ops = ops_, .finish = true, .broken = broken_, .status = status_.value_or(Status())};
   }
 
-  void perform(const Next& next) {
-    if (next.ops == nullptr) return;
-    if (next.finish) {
-      next.ops->start_finish(next.status, next.broken);
-    } else {
+  // A write is over when start_write has returned *and* write_done was called, whichever comes
+  // last. start_write reads current_ without the lock, so without this the order of that read and
+  // of the next sender's write to current_ would rest on how gRPC synchronises inside.
+  void perform(Next next) {
+    while (next.ops != nullptr) {
+      if (next.finish) return next.ops->start_finish(next.status, next.broken);
       next.ops->start_write(&current_);
+      const std::lock_guard lock(mutex_);
+      starting_ = false;
+      if (!done_early_) return;
+      done_early_ = false;
+      writing_ = false;
+      next = next_locked();
     }
   }
 
@@ -215,6 +226,8 @@ class Outbox {
   std::uint64_t unacknowledged_ = 0;
   Out current_;
   bool writing_ = false;
+  bool starting_ = false;    // inside start_write
+  bool done_early_ = false;  // write_done came before start_write returned
   bool closing_ = false;
   bool broken_ = false;
   bool finishing_ = false;
