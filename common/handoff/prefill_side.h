@@ -125,6 +125,12 @@ class PrefillSide {
 
   [[nodiscard]] std::size_t active_count() const { return sends_.size(); }
 
+  /// Whether decode has made room for this prompt.
+  [[nodiscard]] bool has_grant(const SendKey& key) const {
+    const auto found = sends_.find(key);
+    return found != sends_.end() && found->second.named;
+  }
+
   [[nodiscard]] std::size_t units_in_flight() const { return units_in_flight_; }
 
   [[nodiscard]] std::uint64_t fingerprint() const;

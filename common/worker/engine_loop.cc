@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kInboxMax = 65536;
 /// An idle engine still turns this often: its progress counter is what peers judge it by.
 constexpr Duration kIdleTurn = milliseconds(100);
+/// Work that cannot start (no free pages) is looked at again this often, unless something comes in.
+constexpr Duration kStarvedTurn = milliseconds(2);
 
 }  // namespace
 
@@ -67,8 +69,9 @@ std::uint64_t EngineLoop::progress() const {
 }
 
 Duration EngineLoop::wait_time(Time now) const {
-  if (engine_->has_work()) return {0};
-  Duration wait = kIdleTurn;
+  const bool has_work = engine_->has_work();
+  if (has_work && worked_) return {0};
+  Duration wait = has_work ? kStarvedTurn : kIdleTurn;
   for (const LoopClient* client : clients_) {
     if (const auto deadline = client->next_deadline()) wait = std::min(wait, *deadline - now);
   }
@@ -85,7 +88,7 @@ void EngineLoop::run() {
     const Time now = clock.now();
     for (LoopClient* client : clients_)
       client->before_step(now);
-    engine_->step(now);
+    worked_ = engine_->step(now);
     const Time after = clock.now();
     publish();
     for (LoopClient* client : clients_)

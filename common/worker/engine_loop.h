@@ -79,6 +79,7 @@ class EngineLoop {
   std::shared_ptr<Inbox> inbox_;
   std::vector<LoopClient*> clients_;
   std::atomic<std::uint64_t> turns_{0};
+  bool worked_ = true;  // the last step; engine thread
   // Guards load_: written once per turn by the engine thread, read by ticks and metrics at their
   // own times, and a channel would have to be drained by each of them.
   mutable std::mutex load_mutex_;

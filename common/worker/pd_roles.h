@@ -27,6 +27,8 @@ struct PdOptions {
   Duration peer_lost_after = milliseconds(2500);
   /// and so is one whose engine has finished no layer and no turn for so long.
   Duration peer_stuck_after = seconds(10);
+  /// How long two full pools may wait for each other before a prompt gives way.
+  Duration give_way_after = seconds(1);
   /// Deadline of a transfer whose request has none.
   Duration transfer_deadline = seconds(300);
 };

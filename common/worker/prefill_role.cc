@@ -50,7 +50,7 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     if (by_key_.contains(key))
       return already_exists("a prompt of this room and attempt is being computed");
     TANDEM_TRY(engine_->submit_prefill(std::move(submission.request), this));
-    outgoing_[id] = {.key = key, .sink = std::move(sink)};
+    outgoing_[id] = {.key = key, .sink = std::move(sink), .number = ++submitted_count_};
     by_key_[key] = id;
     feed(start);
     return {};
@@ -73,6 +73,10 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     hub_->before_step(now);
     if (const auto deadline = side_.next_deadline(); deadline && *deadline <= now)
       feed(handoff::TimePassed{});
+    if (outgoing_.size() > 1 && now >= next_look_) {
+      next_look_ = now + kLookInterval;
+      give_way(now);
+    }
   }
 
   /// The engine may not be called from inside its step, so what its observer heard is acted on
@@ -83,10 +87,11 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
   }
 
   [[nodiscard]] std::optional<Time> next_deadline() const override {
-    const auto side = side_.next_deadline();
-    const auto link = hub_->next_deadline();
-    if (side && link) return std::min(*side, *link);
-    return side ? side : link;
+    std::optional<Time> next = side_.next_deadline();
+    const auto sooner = [&next](Time time) { next = next ? std::min(*next, time) : time; };
+    if (const auto link = hub_->next_deadline()) sooner(*link);
+    if (outgoing_.size() > 1) sooner(next_look_);
+    return next;
   }
 
   [[nodiscard]] std::shared_ptr<PairHub> hub() const override { return hub_; }
@@ -105,8 +110,45 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
   struct Outgoing {
     handoff::SendKey key;
     core::EventSink sink;
-    bool said = false;  // first token or end
+    std::uint64_t number = 0;  // order of arrival
+    bool started = false;      // has pages, some computed
+    bool said = false;         // first token or end
   };
+
+  static constexpr Duration kLookInterval = milliseconds(200);
+
+  /// Two pools can wait for each other: decode keeps room for a prompt that finds none here, while
+  /// computed prompts that decode has no room for fill this pool. (Requests of two routers, or lpm
+  /// scheduling, reach the two workers in different orders.) When that has lasted, the youngest
+  /// such prompt gives its pages back; decode hears why when it asks for it, and the router tries
+  /// again.
+  void give_way(Time now) {
+    Outgoing* youngest = nullptr;
+    bool starving = false;
+    for (auto& [id, outgoing] : outgoing_) {
+      const bool granted = side_.has_grant(outgoing.key);
+      // Something moves: a prompt is being computed, or its pages are on their way.
+      if (outgoing.started && (!outgoing.said || granted)) {
+        stuck_since_.reset();
+        return;
+      }
+      starving = starving || (granted && !outgoing.started);
+      if (outgoing.said && (youngest == nullptr || outgoing.number > youngest->number))
+        youngest = &outgoing;
+    }
+    if (!starving || youngest == nullptr) {
+      stuck_since_.reset();
+      return;
+    }
+    if (!stuck_since_) stuck_since_ = now;
+    if (now - *stuck_since_ < options_.give_way_after) return;
+    stuck_since_.reset();
+    obs::info("prompt_gave_way", {{"room", youngest->key.request_id}});
+    feed(handoff::CancelSend{
+        youngest->key,
+        unavailable("the prefill worker needed the pages of this prompt for one that the decode "
+                    "worker had room for")});
+  }
 
   PairHubEvents hub_events() {
     return {.on_linked =
@@ -132,7 +174,9 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
                    std::int32_t first_page_index,
                    std::span<const kv::PageId> pages,
                    std::int32_t /*tokens_ready*/) override {
-    handoff::ChunkReady chunk{.key = outgoing_.at(request).key,
+    Outgoing& outgoing = outgoing_.at(request);
+    outgoing.started = true;
+    handoff::ChunkReady chunk{.key = outgoing.key,
                               .first_page = static_cast<std::uint32_t>(first_page_index),
                               .source_pages = {}};
     for (const kv::PageId page : pages)
@@ -142,7 +186,7 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
 
   void first_token(core::TokenEvent&& event) override {
     Outgoing& outgoing = outgoing_.at(event.request);
-    outgoing.said = true;
+    outgoing.started = outgoing.said = true;
     if (event.finish) {
       // The output ends here: decode is told by the router, and quietly by the cancel.
       heard_.emplace_back(
@@ -224,6 +268,9 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
   std::map<core::RequestId, Outgoing> outgoing_;
   std::map<handoff::SendKey, core::RequestId> by_key_;
   std::vector<handoff::PrefillEvent> heard_;
+  std::uint64_t submitted_count_ = 0;
+  Time next_look_;
+  std::optional<Time> stuck_since_;
 };
 
 }  // namespace

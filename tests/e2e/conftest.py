@@ -46,7 +46,7 @@ def http(method, url, body=None, headers=None, timeout=60):
         headers.setdefault("Content-Type", "application/json")
     request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with urllib.request.urlopen(request, timeout=timeout * SLOW) as response:
             raw, status, got = response.read(), response.status, response.headers
     except urllib.error.HTTPError as error:
         raw, status, got = error.read(), error.code, error.headers
@@ -61,7 +61,7 @@ def events(url, body, timeout=60, headers=None):
     """Yields the parsed `data:` events of a streamed response; the string "[DONE]" for the end mark."""
     request = urllib.request.Request(url, data=json.dumps(body).encode(),
                                      headers={"Content-Type": "application/json", **(headers or {})})
-    with urllib.request.urlopen(request, timeout=timeout) as response:
+    with urllib.request.urlopen(request, timeout=timeout * SLOW) as response:
         for line in response:
             line = line.decode("utf-8").rstrip("\n")
             if line.startswith("data: "):
@@ -121,6 +121,8 @@ class Cluster:
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
+        self.temporary = self.folder / "test-tmp"
+        self.temporary.mkdir()
         self.programs = []
 
     def start(self, program, *args, name=None, env=None, wait=True, port_file=True):
@@ -134,7 +136,8 @@ class Cluster:
             command += ["--port-file", str(ports)]
         with open(log, "wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
-                                       env={**os.environ, **(env or {})}, start_new_session=True)
+                                       env={**os.environ, "TMPDIR": str(self.temporary), **(env or {})},
+                                       start_new_session=True)
         started = Program(name, process, ports, log)
         self.programs.append(started)
         return started.wait_ready() if wait else started
@@ -235,13 +238,9 @@ def shared_memory():
     return names
 
 
-def temporary_files():
-    return {p.name for p in pathlib.Path(tempfile.gettempdir()).iterdir() if p.name.startswith("tandem")}
-
-
 @pytest.fixture
 def cluster():
-    before = our_processes(), shared_memory(), temporary_files()
+    before = our_processes(), shared_memory()
     with tempfile.TemporaryDirectory(prefix="e2e-") as folder:
         group = Cluster(folder)
         try:
@@ -250,6 +249,7 @@ def cluster():
             problems = group.stop()
         left = set(pathlib.Path(folder).iterdir()) - {f for p in group.programs for f in (p.log, p.port_file)}
         left = {f.name for f in left if not f.name.startswith("test-")}
+        left |= {f.name for f in group.temporary.iterdir()}
     # A child of a killed router dies by the kernel's hand a moment later, and its segments with it.
     deadline = time.monotonic() + 5 * SLOW
     while (our_processes() - before[0] or shared_memory() - before[1]) and time.monotonic() < deadline:
@@ -258,7 +258,6 @@ def cluster():
     assert not left, f"files left: {left}"
     assert our_processes() - before[0] == set(), "processes left"
     assert shared_memory() - before[1] == set(), "shared memory left"
-    assert temporary_files() - before[2] == set(), "temporary files left"
 
 
 def pages_in_use(program):

@@ -126,8 +126,8 @@ def test_a_prefill_worker_embeds_the_service(cluster):
     url = f"http://127.0.0.1:{worker.ports['bootstrap_port']}"
     assert http("GET", url + "/health")[0] == 200
     info = worker.info()
-    status, layout, _ = route(url)
-    assert status == 200, layout
+    wait_for(lambda: route(url)[0] == 200, 10, "it has registered with itself")
+    layout = route(url)[1]
     assert (layout["attn_tp_size"], layout["dp_size"], layout["pp_size"]) == (1, 1, 1)
     assert layout["page_size"] == info["page_size"]
     assert layout["http_address"].endswith(f":{worker.port}")
