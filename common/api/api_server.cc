@@ -128,6 +128,10 @@ const std::shared_ptr<obs::Metrics>& ApiServer::metrics() const {
   return context_->metrics;
 }
 
+const ServingMetrics& ApiServer::serving() const {
+  return *context_->serving;
+}
+
 bool ApiServer::authorized(std::string_view authorization) const {
   return context_->key.allows(authorization);
 }

@@ -2,6 +2,7 @@
 // the router serve it alike.
 #pragma once
 
+#include "common/api/metrics.h"
 #include "common/base/ids.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -94,6 +95,9 @@ class ApiServer {
       std::shared_ptr<const http::Router> router) const;
 
   [[nodiscard]] const std::shared_ptr<obs::Metrics>& metrics() const;
+
+  /// Where requests that come another way than over HTTP are counted.
+  [[nodiscard]] const ServingMetrics& serving() const;
 
   /// A request's `authorization` value against the key, in constant time; for gRPC. True when no
   /// key is set.

@@ -3,6 +3,7 @@
 #include "common/api/body.h"
 #include "common/api/length.h"
 #include "common/api/text_stream.h"
+#include "common/base/clock.h"
 #include "common/rpc/wire.h"
 
 #include <algorithm>
@@ -83,6 +84,8 @@ struct Running {
   v1::GenerateResponse whole;
   core::RequestId id;
   std::int32_t completion_tokens = 0;
+  Time started = steady_clock().now();
+  std::optional<Time> last_token;
   bool over = false;
 };
 
@@ -229,11 +232,16 @@ class Endpoint final : public rpc::GenerationHandler,
       }
       flights_[call.get()].id = request.id;
     }
+    setup_.api->serving().on_request(call->request().stream(),
+                                     static_cast<std::int64_t>(request.input_ids.size()));
     const Status status = setup_.generator->submit(
         std::move(request), [self = shared_from_this(), running](core::TokenEvent&& event) {
           self->on_event(*running, std::move(event));
         });
-    TANDEM_TRY(status);
+    if (!status.ok()) {
+      count_end(*running, true, 0);
+      return status;
+    }
     bool left = false;
     {
       const std::lock_guard lock(mutex_);
@@ -262,13 +270,16 @@ class Endpoint final : public rpc::GenerationHandler,
     v1::GenerateResponse delta;
     v1::GenerateResponse& out = running.call->request().stream() ? delta : running.whole;
     if (event.finish && event.finish->kind == core::FinishKind::kAbort) {
+      count_end(running, true, event.retraction_count);
       end(running, event.finish->status.ok() ? cancelled("aborted") : event.finish->status);
       return;
     }
     for (const core::TokenLogprob& logprob : event.prompt_logprobs) {
       rpc::write_logprob(logprob, out.add_input_logprobs());
     }
+    const std::int32_t before = running.completion_tokens;
     const bool matched = add_tokens(running, event, &out);
+    count_tokens(running, running.completion_tokens - before, event.cached_tokens);
     out.set_request_id(running.call->request().request_id());
     out.set_prompt_tokens(event.prompt_tokens);
     out.set_completion_tokens(running.completion_tokens);
@@ -288,8 +299,28 @@ class Endpoint final : public rpc::GenerationHandler,
     rpc::write_timings(event.timings, out.mutable_timings());
     v1::GenerateResponse last = std::move(out);
     write(running, std::move(last));
+    count_end(running, false, event.retraction_count);
     if (matched && !event.finish) setup_.generator->abort(running.id);
     end(running, {});
+  }
+
+  void count_tokens(Running& running, std::int32_t tokens, std::int32_t cached) const {
+    if (tokens == 0) return;
+    const bool stream = running.call->request().stream();
+    const Time now = steady_clock().now();
+    if (!running.last_token)
+      setup_.api->serving().on_first_token(stream, now - running.started, cached);
+    // What comes with the first token has no latency of its own.
+    setup_.api->serving().on_tokens(
+        stream, tokens, running.last_token ? now - *running.last_token : Duration{-1});
+    running.last_token = now;
+  }
+
+  void count_end(const Running& running, bool aborted, std::int32_t retractions) const {
+    setup_.api->serving().on_finish(running.call->request().stream(),
+                                    steady_clock().now() - running.started,
+                                    aborted,
+                                    retractions);
   }
 
   /// True when a stop string is complete.

@@ -11,7 +11,7 @@
 namespace tandem::serve {
 
 struct GenerationSetup {
-  /// Borrowed: checks keys. Must outlive the server that uses the endpoint.
+  /// Borrowed: checks keys, counts requests. Must outlive the server that uses the endpoint.
   const api::ApiServer* api = nullptr;
   api::ApiOptions options;
   std::shared_ptr<core::Generator> generator;

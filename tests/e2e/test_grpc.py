@@ -277,6 +277,24 @@ def test_own_grpc_port(cluster, api):
     served.channel.close()
 
 
+def test_calls_count_in_the_metrics(cluster, api):
+    server = cluster.unified("--enable-metrics", "--served-model-name", "demo")
+    served = Served(api, server.url, [server])
+    list(served.call(greedy(5), input_ids=[5, 6, 7], stream=True))
+    list(served.call(greedy(5), input_ids=[5, 6, 7]))
+    text = http("GET", server.url + "/metrics")[1]
+    totals = {}
+    for line in text.splitlines():
+        if line.startswith("sglang:"):
+            name = line.split("{")[0]
+            totals[name] = totals.get(name, 0) + float(line.rsplit(" ", 1)[1])
+    assert totals["sglang:num_requests_total"] == 2
+    assert totals["sglang:prompt_tokens_total"] == 6
+    assert totals["sglang:generation_tokens_total"] == 10
+    assert totals["sglang:time_to_first_token_seconds_count"] == 2
+    assert totals["sglang:e2e_request_latency_seconds_count"] == 2
+
+
 def test_a_refused_call_leaves_the_name_of_a_running_one(start):
     served = start(workers=UNHURRIED)
     running = served.call(greedy(4000), text=TEXT, stream=True, request_id="twin")
