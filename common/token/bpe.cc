@@ -1,6 +1,7 @@
 #include "common/token/bpe.h"
 
 #include "common/json/utf8.h"
+#include "common/token/word_cache.h"
 
 #include <fmt/format.h>
 
@@ -22,7 +23,8 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 }
 
 std::size_t hash_pair(std::uint64_t key) {
-  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20);
+  // The upper half of the product: only there both ids have a say.
+  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 32);
 }
 
 }  // namespace
@@ -280,6 +282,8 @@ bool BpeModel::index_bytes() {
   raw_ = RawWords(vocabulary_);
   if (!raw_.usable()) return false;
   reach_ = std::make_unique<std::atomic<std::uint8_t>[]>(vocabulary_.id_end());
+  static std::atomic<std::uint32_t> serial{1};
+  serial_ = serial.fetch_add(1);
   return true;
 }
 
@@ -300,6 +304,16 @@ bool BpeModel::merges_to(std::int32_t id, std::string_view bytes) const {
 
 void BpeModel::encode_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
   if (bytes.empty()) return;
+  if (bytes.size() > WordCache::kBytesMax) return merge_bytes(bytes, out);
+  thread_local WordCache cache;
+  const WordCache::Key key = WordCache::key_of(serial_, bytes);
+  if (cache.append(key, out)) return;
+  const std::size_t first = out.size();
+  merge_bytes(bytes, out);
+  cache.keep(key, out, first);
+}
+
+void BpeModel::merge_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
   const std::int32_t id = raw_.find(bytes);
   if (id >= 0 && merges_to(id, bytes)) {
     out.push_back(id);

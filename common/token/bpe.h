@@ -64,6 +64,7 @@ class BpeModel {
   [[nodiscard]] std::int32_t char_id(char32_t code, std::string_view text) const;
   bool append_bytes(std::string_view text, std::vector<std::int32_t>& out) const;
   std::size_t merge_short(std::int32_t* symbols, std::size_t count) const;
+  void merge_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
   [[nodiscard]] bool merges_to(std::int32_t id, std::string_view bytes) const;
 
   /// Whether merging the bytes of a token gives the token: found out when it is first asked for.
@@ -82,6 +83,7 @@ class BpeModel {
   std::vector<std::int32_t> char_ids_;
   std::array<std::int32_t, 256> byte_ids_{};
   RawWords raw_;
+  std::uint32_t serial_ = 0;  ///< names this model in the caches of threads
   /// By id. Any thread may find it out; all find the same.
   std::unique_ptr<std::atomic<std::uint8_t>[]> reach_;
 };
