@@ -65,6 +65,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
       make_status_log(worker->engine_.get(), args.observability.decode_log_interval);
   worker->loop_->add_client(worker->role_.get());
   worker->loop_->add_client(worker->endpoint_.get());
+  worker->loop_->add_client(worker->generator_.get());
   worker->loop_->add_client(worker->status_log_.get());
   worker->loop_->start();
   return worker;
