@@ -5,8 +5,8 @@
 #include "kernels/api/dtype.h"
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
-#include <new>
 
 namespace tandem::kernels {
 
@@ -65,8 +65,9 @@ enum class WeightLayout : std::uint8_t {
   kPanel16,
 };
 
-/// A weight [n, k] in a family's own layout; owns its memory (64-byte aligned), movable, immutable
-/// once made by Backend::pack. Only backends of the same WeightLayout may use it.
+/// A weight [n, k] in a family's own layout; owns its memory (64-byte aligned; on huge pages where
+/// the system gives them), movable, immutable once made by Backend::pack. Only backends of the same
+/// WeightLayout may use it.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -99,7 +100,7 @@ class PackedWeight {
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+    void operator()(std::byte* memory) const { std::free(memory); }
   };
 
   WeightLayout layout_ = WeightLayout::kRowMajor;
