@@ -4,6 +4,8 @@
 #include "kernels/api/backend.h"
 #include "kernels/api/convert.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -107,6 +109,30 @@ void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format
   }
 }
 
+/// Memory as the engine's arena has it: on huge pages where the system gives them.
+class PoolMemory {
+ public:
+  explicit PoolMemory(std::size_t bytes) : size_(bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  PoolMemory(const PoolMemory&) = delete;
+  PoolMemory& operator=(const PoolMemory&) = delete;
+
+  ~PoolMemory() { munmap(data_, size_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_;
+};
+
 // 16 query heads over 8 kv heads of 128: `sequences` of `context` positions, the last `chunk` of
 // each queried.
 void bench_attention(const Setup& setup,
@@ -120,7 +146,7 @@ void bench_attention(const Setup& setup,
   tandem::kernels::KvLayer kv{.page_size = kPage, .kv_heads = 8, .head_dim = 128, .dtype = dtype};
   const std::size_t pages = (context + kPage - 1) / kPage;
   kv.page_stride_bytes = kv.layer_bytes();
-  std::vector<std::byte> memory(sequences * pages * kv.page_stride_bytes);
+  const PoolMemory memory(sequences * pages * kv.page_stride_bytes);
   kv.base = memory.data();
   for (std::size_t i = 0; i < memory.size() / tandem::kernels::dtype_bytes(dtype); ++i) {
     tandem::kernels::store_element(

@@ -20,6 +20,7 @@ struct Avx2Vec {
   static constexpr int kWidePanels = 1;
   static constexpr int kNarrowPanels = 2;
   static constexpr int kValueChunks = 1;
+  static constexpr int kValueChunksTwoRows = 2;
   static constexpr int kValueChunksOneRow = 4;
 
   static Vec broadcast(float value) {
@@ -220,11 +221,13 @@ struct Avx2Vec {
   // Eight sums of eight lanes each, in order. Every step adds and transposes at once.
   static __m256 sum8(const __m256* t) {
     __m256 u[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       u[i] = _mm256_add_ps(_mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x20),
                            _mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x31));
     }
     __m256 w[2];
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m256d a = _mm256_castps_pd(u[2 * i]);
       const __m256d b = _mm256_castps_pd(u[2 * i + 1]);
@@ -238,6 +241,7 @@ struct Avx2Vec {
 
   static Vec sum16(const Vec* v) {
     __m256 t[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i)
       t[i] = _mm256_add_ps(v[i].lo, v[i].hi);
     return {sum8(t), sum8(t + 8)};

@@ -17,6 +17,7 @@ struct Avx512Vec {
   static constexpr int kWidePanels = 2;
   static constexpr int kNarrowPanels = 4;
   static constexpr int kValueChunks = 4;
+  static constexpr int kValueChunksTwoRows = 8;
   static constexpr int kValueChunksOneRow = 8;
 
   static Vec broadcast(float value) { return _mm512_set1_ps(value); }
@@ -158,16 +159,19 @@ struct Avx512Vec {
   // 2, 1.
   static Vec sum16(const Vec* v) {
     Vec t[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
                            _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
     }
     Vec u[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       u[i] = _mm512_add_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
                            _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
     }
     Vec w[2];
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m512d a = _mm512_castps_pd(u[2 * i]);
       const __m512d b = _mm512_castps_pd(u[2 * i + 1]);

@@ -18,6 +18,7 @@ struct GenericVec {
   static constexpr int kWidePanels = 1;    // panels beside each other in it
   static constexpr int kNarrowPanels = 1;  // and when there are few rows
   static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
+  static constexpr int kValueChunksTwoRows = 1;
   static constexpr int kValueChunksOneRow = 1;
 
   template <class Fn>
