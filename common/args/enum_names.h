@@ -36,6 +36,11 @@ TANDEM_ARGS_NAMES(DType,
                   {"bfloat16", DType::kBfloat16},
                   {"float32", DType::kFloat32},
                   {"float", DType::kFloat32});
+TANDEM_ARGS_NAMES(Quantization, {"w8a8_int8", Quantization::kW8A8Int8});
+TANDEM_ARGS_NAMES(TorchaoConfig,
+                  {"", TorchaoConfig::kNone},
+                  {"int8wo", TorchaoConfig::kInt8wo},
+                  {"int4wo-128", TorchaoConfig::kInt4wo128});
 TANDEM_ARGS_NAMES(KvCacheDType, {"auto", KvCacheDType::kAuto});
 TANDEM_ARGS_NAMES(Device, {"cpu", Device::kCpu});
 TANDEM_ARGS_NAMES(AttentionBackend,

@@ -41,6 +41,10 @@ Status bad_choice(std::string_view word, const Spec& spec) {
     return invalid_argument("unknown level " + shown(word) +
                             "; known: " + joined(spec.choices, ", "));
   }
+  if (spec.name == "torchao-config") {
+    return invalid_argument("unknown recipe " + shown(word) +
+                            "; known: " + joined(spec.choices, ", "));
+  }
   std::string text = "invalid choice: '" + shown(word) + "' (choose from ";
   bool first = true;
   for (std::string_view choice : split_list(spec.choices)) {
@@ -277,6 +281,9 @@ Status set_erased(void* field, std::span<const Words> occurrences, const Spec& s
 template <class T>
 std::string usable_erased(const Spec& spec) {
   if constexpr (std::is_enum_v<T>) return usable_choices<T>(spec);
+  if constexpr (std::is_same_v<T, std::optional<Quantization>>) {
+    return usable_choices<Quantization>(spec);
+  }
   return joined(spec.choices, ", ");
 }
 
@@ -312,6 +319,8 @@ template const FieldOps& field_ops<DisaggregationMode>();
 template const FieldOps& field_ops<TransferBackend>();
 template const FieldOps& field_ops<LoadFormat>();
 template const FieldOps& field_ops<DType>();
+template const FieldOps& field_ops<std::optional<Quantization>>();
+template const FieldOps& field_ops<TorchaoConfig>();
 template const FieldOps& field_ops<KvCacheDType>();
 template const FieldOps& field_ops<Device>();
 template const FieldOps& field_ops<AttentionBackend>();

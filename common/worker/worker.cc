@@ -43,6 +43,21 @@ core::SamplingParams default_sampling(const model::ModelConfig& config) {
   return params;
 }
 
+std::string memory_plan_json(const WorkerPlan& plan) {
+  const model::MemoryPlan& memory = plan.memory;
+  return fmt::format(
+      R"({{"weight_bytes": {}, "embedding_bytes": {}, "rope_bytes": {}, "activation_bytes": {}, )"
+      R"("logit_bytes": {}, "pool_bytes": {}, "transfer_bytes": {}, "total_bytes": {}}})",
+      memory.weight_bytes,
+      memory.embedding_bytes,
+      memory.rope_bytes,
+      memory.activation_bytes,
+      memory.logit_bytes,
+      plan.pool_bytes(),
+      plan.transfer_bytes,
+      plan.total_bytes());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
@@ -79,6 +94,7 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
                   : plan.dtype == kernels::DType::kF16 ? model::DTypeChoice::kF16
                                                        : model::DTypeChoice::kBf16;
   options.override_json = args.model.json_model_override_args;
+  options.quantization = plan.quantization;
   options.backend = plan.backend;
   options.pool = pool_.get();
   options.limits = plan.limits;
@@ -159,6 +175,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.layout.page_bytes = layout.page_bytes();
   options.layout.page_stride_bytes = layout.page_bytes();
   options.layout.model_digest = info_.model_digest;
+  options.layout.quantization = std::string(model::quantization_name(plan.quantization));
   options.layout.weight_version = info_.model.weight_version;
   options.layout.numerics_family = info_.numerics_family;
   // The window is told in chunks and kept in pages; 0 grants the whole prompt at once.
@@ -211,6 +228,7 @@ std::vector<std::pair<std::string, std::string>> Worker::extra_info() const {
       {"max_req_input_len",
        std::to_string(std::min(plan_.context_length - 1, plan_.max_total_tokens - 1))},
       {"page_bytes", std::to_string(plan_.memory.page_bytes)},
+      {"memory_plan", memory_plan_json(plan_)},
       {"incarnation", fmt::format("\"{:016x}\"", info_.incarnation)},
       {"model_digest", "\"" + info_.model_digest + "\""},
       {"numerics_family", "\"" + info_.numerics_family + "\""},
