@@ -106,9 +106,9 @@ void pack_int4_lane(
     kernels.to_int4(wide + begin, count, q, affine);
     put(panel + lane * 4, affine[0]);
     put(panel + lane * 4 + 2, affine[1]);
-    std::byte* to = panel + 64 + lane;
+    std::byte* to = panel + 64 + lane * 4;
     for (std::size_t i = 0; i < count; ++i) {
-      to[i / 2 * kPanel] |= static_cast<std::byte>((q[i] & 15) << (i % 2 * 4));
+      to[i / 8 * 64 + i % 8 / 2] |= static_cast<std::byte>((q[i] & 15) << (i % 2 * 4));
     }
     panel += 64 + kInt4Group / 2 * kPanel;
   }

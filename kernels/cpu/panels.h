@@ -18,11 +18,11 @@ constexpr std::size_t panel_count(std::size_t n) {
   return round_up(n, kPanel) / kPanel;
 }
 
-/// bf16 panels are padded to whole AMX tiles of 32 k. Quantised panels are padded to whole words
-/// (int8) or pairs (int4), and hold
-///   int8: 16 f32 scales, 16 int32 (128 * sum of q), then [k/4][16][4] bytes;
-///   int4: per group 16 pairs of bf16 (scale, zero), then [k/2][16] bytes, the first k in the low
-///         half.
+/// bf16 panels are padded to whole AMX tiles of 32 k. Quantised panels are padded to whole words of
+/// 32 bits, and hold
+///   int8: 16 f32 scales, 16 int32 (128 * sum of q), then [k/4][16] words of four bytes;
+///   int4: per group 16 pairs of bf16 (scale, zero), then [k/8][16] words of eight half bytes; the
+///         first k is the lowest.
 constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
   switch (format.scheme) {
     case WeightScheme::kFloat:
@@ -31,7 +31,7 @@ constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
     case WeightScheme::kInt8Dynamic:
       return 128 + round_up(k, 4) * kPanel;
     case WeightScheme::kInt4Group128:
-      return round_up(round_up(k, kInt4Group) / kInt4Group * 64 + round_up(k, 2) / 2 * kPanel, 64);
+      return round_up(k, kInt4Group) / kInt4Group * 64 + round_up(k, 8) / 8 * 64;
   }
   return (format.dtype == DType::kBf16 ? round_up(k, 32) : k) * kPanel * dtype_bytes(format.dtype);
 }

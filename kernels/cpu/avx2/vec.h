@@ -107,11 +107,6 @@ struct Avx2Vec {
     return {_mm256_sub_epi32(zero, v.lo), _mm256_sub_epi32(zero, v.hi)};
   }
 
-  static Int load_bytes(const void* from) {
-    const __m128i bytes = load_half(from, 0);
-    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
-  }
-
   static Vec to_float(Int v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 
   template <int J>

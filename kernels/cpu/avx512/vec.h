@@ -68,10 +68,6 @@ struct Avx512Vec {
 
   static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
 
-  static Int load_bytes(const void* from) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
-  }
-
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
 
   template <int J>
@@ -84,7 +80,7 @@ struct Avx512Vec {
   template <int J>
   static Vec nibble_of(Int v) {
     const Vec table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    return _mm512_permutexvar_ps(J == 0 ? v : _mm512_srli_epi32(v, 4), table);
+    return _mm512_permutexvar_ps(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
   }
 
   /// Magnitudes of the bytes of x, and which are negative.

@@ -98,16 +98,6 @@ struct GenericVec {
     return out;
   }
 
-  /// 16 bytes to 16 words.
-  static Int load_bytes(const void* from) {
-    std::uint8_t bytes[16];
-    std::memcpy(bytes, from, sizeof(bytes));
-    Int out;
-    for (int i = 0; i < 16; ++i)
-      out.lane[i] = bytes[i];
-    return out;
-  }
-
   static Vec to_float(const Int& v) {
     return each([&](int i) { return static_cast<float>(v.lane[i]); });
   }
@@ -121,11 +111,12 @@ struct GenericVec {
     });
   }
 
-  /// Signed half byte J (0: the low one) of each word.
+  /// Signed half byte J (0: the lowest) of each word.
   template <int J>
   static Vec nibble_of(const Int& v) {
     return each([&](int i) {
-      const std::int32_t nibble = (v.lane[i] >> (4 * J)) & 15;
+      const auto nibble =
+          static_cast<int>((static_cast<std::uint32_t>(v.lane[i]) >> (4 * J)) & 15U);
       return static_cast<float>(nibble >= 8 ? nibble - 16 : nibble);
     });
   }

@@ -212,6 +212,7 @@ struct Int4Tile {
                    group + kInt4HeaderBytes,
                    block.panel_bytes,
                    count_of(block, g),
+                   ahead_of<P>(g, block.panel_bytes),
                    acc);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
@@ -249,49 +250,71 @@ struct Int4Tile {
     return V::sum(sum);
   }
 
+  /// Where to prefetch from a group: further on in the panel, or in the one that takes its place in
+  /// the next tile. Panels of 4 bits are short enough for that to show.
+  template <int P>
+  static std::size_t ahead_of(std::size_t group, std::size_t panel_bytes) {
+    const bool ends = (group + 1) * kInt4GroupBytes + Linear<V>::kAheadBytes > panel_bytes;
+    return Linear<V>::kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
+  }
+
   template <int R, int P>
   static inline __attribute__((always_inline)) void chains(const float* x,
                                                            const std::byte* weight,
                                                            std::size_t panel_bytes,
                                                            std::size_t count,
+                                                           std::size_t ahead,
                                                            Vec (&acc)[R][P]) {
-    std::size_t pair = 0;
-    // 64 bytes of each panel a turn, for the sake of one prefetch a line.
-    for (; pair + 4 <= count / 2; pair += 4) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        __builtin_prefetch(weight + static_cast<std::size_t>(p) * panel_bytes + pair * 16 +
-                           Linear<V>::kAheadBytes);
-      }
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        step<R, P>(x + 2 * (pair + i) * R, weight + (pair + i) * 16, panel_bytes, true, acc);
+    Int raw[P];
+    for (std::size_t eight = 0; eight < count / 8; ++eight) {
+      load<P>(weight + eight * 64, panel_bytes, ahead, raw);
+      steps<8, R, P>(x + eight * 8 * R, raw, acc);
     }
-    for (; pair < count / 2; ++pair)
-      step<R, P>(x + 2 * pair * R, weight + pair * 16, panel_bytes, true, acc);
-    if (count % 2 != 0) step<R, P>(x + 2 * pair * R, weight + pair * 16, panel_bytes, false, acc);
+    if (count % 8 == 0) return;
+    load<P>(weight + count / 8 * 64, panel_bytes, ahead, raw);
+    const float* rest = x + count / 8 * 8 * R;
+    // The same chains one by one: only the last words of odd sizes come here.
+    if (count % 8 > 0) step<0, R, P>(rest, raw, acc);
+    if (count % 8 > 1) step<1, R, P>(rest, raw, acc);
+    if (count % 8 > 2) step<2, R, P>(rest, raw, acc);
+    if (count % 8 > 3) step<3, R, P>(rest, raw, acc);
+    if (count % 8 > 4) step<4, R, P>(rest, raw, acc);
+    if (count % 8 > 5) step<5, R, P>(rest, raw, acc);
+    if (count % 8 > 6) step<6, R, P>(rest, raw, acc);
   }
 
-  /// Two k, or the last one alone.
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void step(const float* x,
-                                                         const std::byte* weight,
+  template <int P>
+  static inline __attribute__((always_inline)) void load(const std::byte* weight,
                                                          std::size_t panel_bytes,
-                                                         bool both,
-                                                         Vec (&acc)[R][P]) {
-    Int raw[P];
-    Vec w[P];
+                                                         std::size_t ahead,
+                                                         Int (&raw)[P]) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      raw[p] = V::load_bytes(weight + static_cast<std::size_t>(p) * panel_bytes);
-      w[p] = V::template nibble_of<0>(raw[p]);
+      const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes;
+      __builtin_prefetch(from + ahead);
+      raw[p] = V::int_load(from);
     }
-    Linear<V>::template step<R, P>(x, w, acc);
-    if (!both) return;
+  }
+
+  /// k 0 to N - 1 of a word.
+  template <int N, int R, int P>
+  static inline __attribute__((always_inline)) void steps(const float* x,
+                                                          const Int (&raw)[P],
+                                                          Vec (&acc)[R][P]) {
+    if constexpr (N > 1) steps<N - 1, R, P>(x, raw, acc);
+    step<N - 1, R, P>(x, raw, acc);
+  }
+
+  /// k J of a word.
+  template <int J, int R, int P>
+  static inline __attribute__((always_inline)) void step(const float* x,
+                                                         const Int (&raw)[P],
+                                                         Vec (&acc)[R][P]) {
+    Vec w[P];
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p)
-      w[p] = V::template nibble_of<1>(raw[p]);
-    Linear<V>::template step<R, P>(x + R, w, acc);
+      w[p] = V::template nibble_of<J>(raw[p]);
+    Linear<V>::template step<R, P>(x + J * R, w, acc);
   }
 };
 
