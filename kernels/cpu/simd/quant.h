@@ -102,6 +102,15 @@ struct Quantize {
   }
 };
 
+/// How far ahead of byte `at` of P panels to prefetch: further on in the panel, or in the one that
+/// takes its place in the next tile. Quantised panels are short enough for that to show.
+template <class V, int P>
+inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
+                                                              std::size_t panel_bytes) {
+  const bool ends = at + Linear<V>::kAheadBytes >= panel_bytes;
+  return Linear<V>::kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
+}
+
 /// WeightScheme::kInt8 as a tile of Linear.
 template <class V>
 struct Int8Tile {
@@ -122,7 +131,7 @@ struct Int8Tile {
     const std::size_t quads = block.k / 4;
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
-      load<P>(weight + kInt8HeaderBytes + quad * 64, block.panel_bytes, raw);
+      load<P>(weight, kInt8HeaderBytes + quad * 64, block.panel_bytes, raw);
       step<0, R, P>(x + 4 * quad * R, raw, acc);
       step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
       step<2, R, P>(x + (4 * quad + 2) * R, raw, acc);
@@ -130,7 +139,7 @@ struct Int8Tile {
     }
     if (block.k % 4 != 0) {
       Int raw[P];
-      load<P>(weight + kInt8HeaderBytes + quads * 64, block.panel_bytes, raw);
+      load<P>(weight, kInt8HeaderBytes + quads * 64, block.panel_bytes, raw);
       const float* rest = x + 4 * quads * R;
       step<0, R, P>(rest, raw, acc);
       if (block.k % 4 > 1) step<1, R, P>(rest + R, raw, acc);
@@ -149,12 +158,14 @@ struct Int8Tile {
  private:
   template <int P>
   static inline __attribute__((always_inline)) void load(const std::byte* weight,
+                                                         std::size_t at,
                                                          std::size_t panel_bytes,
                                                          Int (&raw)[P]) {
+    const std::size_t ahead = bytes_ahead<V, P>(at, panel_bytes);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes;
-      __builtin_prefetch(from + Linear<V>::kAheadBytes);
+      const std::byte* from = weight + at + static_cast<std::size_t>(p) * panel_bytes;
+      __builtin_prefetch(from + ahead);
       raw[p] = V::int_load(from);
     }
   }
@@ -212,7 +223,7 @@ struct Int4Tile {
                    group + kInt4HeaderBytes,
                    block.panel_bytes,
                    count_of(block, g),
-                   ahead_of<P>(g, block.panel_bytes),
+                   bytes_ahead<V, P>((g + 1) * kInt4GroupBytes, block.panel_bytes),
                    acc);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
@@ -248,14 +259,6 @@ struct Int4Tile {
       sum = V::add(sum, count - i < 16 ? Rows<V>::load_part(x + i, count - i) : V::load(x + i));
     }
     return V::sum(sum);
-  }
-
-  /// Where to prefetch from a group: further on in the panel, or in the one that takes its place in
-  /// the next tile. Panels of 4 bits are short enough for that to show.
-  template <int P>
-  static std::size_t ahead_of(std::size_t group, std::size_t panel_bytes) {
-    const bool ends = (group + 1) * kInt4GroupBytes + Linear<V>::kAheadBytes > panel_bytes;
-    return Linear<V>::kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
   }
 
   template <int R, int P>
