@@ -1,6 +1,7 @@
 // A model through the engine, against what the machine can do: JSON lines. First the limits, then a
 // row per load with tokens per second and the share of the bound, then what each op took of the
-// fastest step and its share of its own bound (the longer of reading and multiplying).
+// fastest step and its share of its own bound (the longer of reading and multiplying). "target" is
+// the bound.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--budget SECONDS]
 // --dummy makes random weights from config.json alone. --quantization none, int8wo, int4wo-128 or
@@ -233,28 +234,33 @@ class Bench {
       bound += bound_s(cost, limits_);
       inside += cost.seconds;
     }
-    fmt::print(R"({{"bench": "{}", "weights": "{}", "context": {}, "streams": {}, "ms": {:.3f}, )"
-               R"("tokens_per_s": {:.1f}, "share_of_bound": {:.3f}, "outside_ops_ms": {:.3f}}})"
-               "\n",
-               name,
-               weights_name(),
-               context,
-               streams,
-               step.seconds * 1e3,
-               tokens / step.seconds,
-               bound / step.seconds,
-               (step.seconds - inside) * 1e3);
+    const std::string row =
+        fmt::format("{} {} context {} streams {}", weights_name(), name, context, streams);
+    fmt::print(
+        R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "unit": "tokens/s", "target": {:.1f}, )"
+        R"("share_of_bound": {:.3f}, "ms": {:.3f}, "outside_ops_ms": {:.3f}}})"
+        "\n",
+        row,
+        tokens / step.seconds,
+        tokens / bound,
+        bound / step.seconds,
+        step.seconds * 1e3,
+        (step.seconds - inside) * 1e3);
     for (const auto& [op, cost] : step.costs) {
-      fmt::print(R"(  {{"op": "{}", "calls": {}, "ms": {:.3f}, "share_of_step": {:.3f}, )"
-                 R"("share_of_bound": {:.3f}, "gb_per_s": {:.1f}, "gop_per_s": {:.0f}}})"
-                 "\n",
-                 op,
-                 cost.calls,
-                 cost.seconds * 1e3,
-                 cost.seconds / step.seconds,
-                 bound_s(cost, limits_) / cost.seconds,
-                 cost.bytes / cost.seconds * 1e-9,
-                 (cost.flops + cost.int8_ops) / cost.seconds * 1e-9);
+      fmt::print(
+          R"({{"bench": "engine", "row": "{}: {}", "value": {:.3f}, "unit": "ms", "target": {:.3f}, )"
+          R"("calls": {}, "share_of_step": {:.3f}, "share_of_bound": {:.3f}, "gb_per_s": {:.1f}, )"
+          R"("gop_per_s": {:.0f}}})"
+          "\n",
+          row,
+          op,
+          cost.seconds * 1e3,
+          bound_s(cost, limits_) * 1e3,
+          cost.calls,
+          cost.seconds / step.seconds,
+          bound_s(cost, limits_) / cost.seconds,
+          cost.bytes / cost.seconds * 1e-9,
+          (cost.flops + cost.int8_ops) / cost.seconds * 1e-9);
     }
     (void)std::fflush(stdout);
   }
