@@ -110,12 +110,12 @@ def tokenizer_peers(build):
     corpus, folder = WORK / "corpus.txt", WORK / "tekken"
     if not corpus.exists():
         run_lines([python, SHARED / "make_corpus.py", corpus, "5"])
-    rows, why = run_lines([python, SHARED / "f_tokenizer.py", corpus, WORK, "4"])
+    rows, why = run_lines([python, SHARED / "f_tokenizer.py", corpus, WORK, "2"])
     if why:
         raise Skip(why)
     folder.mkdir(exist_ok=True)
     (folder / "tokenizer.json").write_bytes((WORK / "tekken-hf.json").read_bytes())
-    ours, why = run_lines([build / "tokenizer_bench", "--model", folder, "--corpus", corpus])
+    ours, why = run_lines([build / "tokenizer_bench", "--model", folder, "--corpus", corpus, "--mib", "2"])
     if why:
         raise Skip(why)
     mine = {row["row"]: row["value"] for row in ours}

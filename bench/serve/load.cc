@@ -128,14 +128,15 @@ class Run {
     launch();
   }
 
+ private:
+  friend class Call;
+
   const Options& options_;
   const std::vector<std::string>& bodies_;
   const std::vector<double>& due_s_;
   const std::string head_;
   boost::asio::io_context context_{1};
   Endpoints endpoints_;
-
- private:
   boost::asio::steady_timer timer_;
   std::size_t limit_;
   std::size_t next_ = 0;

@@ -2,6 +2,7 @@
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
@@ -13,6 +14,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
+#include <utility>
 
 namespace tandem::http {
 
@@ -28,11 +31,14 @@ constexpr std::size_t kPipelineBytesMax = 64 * 1024;
 constexpr std::size_t kLingerBytesMax = 64 * 1024 * 1024;
 constexpr Duration kLingerTimeout = seconds(2);
 constexpr Duration kPeekRetry = milliseconds(5);
+// Connections that one pool thread serves before others may help.
+constexpr std::size_t kReadyMax = 32;
 
 }  // namespace
 
 Connection::Connection(std::shared_ptr<ServerCore> core, Socket socket, std::string remote_address)
     : core_(std::move(core)),
+      ready_(core_->ready),
       socket_(std::move(socket)),
       remote_address_(std::move(remote_address)),
       deadline_(socket_.get_executor()),
@@ -57,6 +63,66 @@ void Connection::drain() {
 
 void Connection::close_now() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->disconnected(); });
+}
+
+void Connection::discard_tasks() {
+  std::vector<std::function<void()>> dropped;
+  const std::lock_guard lock(out_mutex_);
+  tasks_dropped_ = true;
+  dropped.swap(tasks_);
+}
+
+// On the strand. What the tasks write leaves in one system call.
+void Connection::run_tasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(out_mutex_);
+    tasks.swap(tasks_);
+    tasks_scheduled_ = false;
+    running_tasks_ = true;
+  }
+  for (auto& task : tasks) {
+    task();
+    task = nullptr;
+  }
+  bool flushes = false;
+  {
+    const std::lock_guard lock(out_mutex_);
+    running_tasks_ = false;
+    flushes = flush_scheduled_;
+  }
+  if (flushes) flush();
+}
+
+void ReadyQueue::add(std::shared_ptr<Connection>&& connection) {
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(connection));
+  if (std::exchange(posted_, true)) return;
+  boost::asio::post(executor_, [self = shared_from_this()] { self->run(); });
+}
+
+void ReadyQueue::run() {
+  std::vector<std::shared_ptr<Connection>> mine;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(waiting_.size(), kReadyMax));
+    const auto end = waiting_.begin() + count;
+    mine.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+    waiting_.erase(waiting_.begin(), end);
+    posted_ = !waiting_.empty();
+    // The rest is for whichever thread is free.
+    if (posted_) boost::asio::post(executor_, [self = shared_from_this()] { self->run(); });
+  }
+  for (const auto& connection : mine) {
+    boost::asio::dispatch(connection->socket_.get_executor(),
+                          [connection] { connection->run_tasks(); });
+  }
+}
+
+void ReadyQueue::clear() {
+  std::vector<std::shared_ptr<Connection>> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(waiting_);
 }
 
 void Connection::begin() {

@@ -13,11 +13,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace tandem::http {
 
@@ -27,8 +29,37 @@ class Exchange;
 using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
 using Socket = boost::asio::basic_stream_socket<boost::asio::ip::tcp, Strand>;
 
+/// Connections for which somebody outside has left tasks. One wake-up of a pool thread serves all
+/// of them: a step of an engine brings a token for each of many streams.
+///
+/// An object of its own, which holds nothing of the server's: whoever leaves a task may be the last
+/// to hold it.
+class ReadyQueue : public std::enable_shared_from_this<ReadyQueue> {
+ public:
+  explicit ReadyQueue(boost::asio::io_context::executor_type executor)
+      : executor_(std::move(executor)) {}
+
+  /// Any thread. Keeps no reference in the caller's hands.
+  void add(std::shared_ptr<Connection>&& connection);
+  /// Lets go of all that wait.
+  void clear();
+
+ private:
+  void run();
+
+  boost::asio::io_context::executor_type executor_;
+  // Guards the members below, between threads of a Generator and those of the pool.
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Connection>> waiting_;
+  bool posted_ = false;
+};
+
 /// What all connections of a server share. Outlives each of them (shared by them and the server).
 struct ServerCore {
+  explicit ServerCore(boost::asio::io_context::executor_type executor)
+      : ready(std::make_shared<ReadyQueue>(std::move(executor))) {}
+
+  std::shared_ptr<ReadyQueue> ready;
   ServerOptions options;
   Handler handler;
   std::atomic<bool> draining{false};
@@ -52,9 +83,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void drain();
   /// Any thread.
   void close_now();
+  /// Once the pool has stopped: what was left for it goes, and what comes is dropped.
+  void discard_tasks();
 
  private:
   friend class Exchange;
+  friend class ReadyQueue;
 
   enum class Phase {
     kPeek,
@@ -95,10 +129,13 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void wait_for_write_deadline();
   void on_deadline();
 
+  void run_tasks();
+
   // Any thread; called with out_mutex_ held.
   void schedule_flush();
 
   std::shared_ptr<ServerCore> core_;
+  std::shared_ptr<ReadyQueue> ready_;
   Socket socket_;
   std::string remote_address_;
   boost::asio::steady_timer deadline_;
@@ -131,6 +168,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool close_after_ = false;        ///< the connection ends with the current response
   bool abandon_ = false;            ///< nothing more can be sent
   bool overflow_ = false;           ///< the reader is too slow
+  std::vector<std::function<void()>> tasks_;  ///< of post(), in order
+  bool tasks_scheduled_ = false;              ///< they are on their way to the strand
+  bool running_tasks_ = false;                ///< a flush follows when they are done
+  bool tasks_dropped_ = false;
 
   // The strand's own: bytes of the write under way.
   std::string inflight_;

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <ctime>
+#include <utility>
 
 namespace tandem::http {
 
@@ -42,6 +43,7 @@ std::string ServerCore::error_body(int status, std::string_view message) const {
 void Connection::schedule_flush() {
   if (flush_scheduled_) return;
   flush_scheduled_ = true;
+  if (running_tasks_) return;
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->flush(); });
 }
 
@@ -166,9 +168,20 @@ void Exchange::on_disconnect(std::function<void()> callback) {
 }
 
 void Exchange::post(std::function<void()> task) {
-  // A copy: the task may run and destroy this exchange before post() is back.
-  const Strand strand = connection_->socket_.get_executor();
-  boost::asio::post(strand, std::move(task));
+  // As soon as the task can be reached by others it may run and destroy this exchange, the
+  // connection and the server; nothing of them may be left in the hands of this thread.
+  const std::shared_ptr<ReadyQueue> ready = connection_->ready_;
+  std::shared_ptr<Connection> connection;
+  {
+    const std::lock_guard lock(connection_->out_mutex_);
+    if (connection_->tasks_dropped_) return;
+    connection_->tasks_.push_back(std::move(task));
+    if (connection_->tasks_scheduled_) return;
+    // Nobody runs the tasks before the connection is in the queue.
+    connection_->tasks_scheduled_ = true;
+    connection = connection_;
+  }
+  ready->add(std::move(connection));
 }
 
 void Exchange::client_gone() {

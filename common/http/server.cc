@@ -86,7 +86,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
   Impl(async::IoPool& pool, ServerOptions options, Handler handler)
       : pool_(pool),
-        core_(std::make_shared<ServerCore>()),
+        core_(std::make_shared<ServerCore>(pool.context().get_executor())),
         strand_(boost::asio::make_strand(pool.context())),
         acceptor_(strand_),
         retry_(strand_) {
@@ -128,7 +128,13 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     for (const auto& connection : snapshot())
       connection->close_now();
     // Bounded, because a pool that has been stopped already closes nothing any more.
-    wait_until_empty(pool_.context().stopped() ? Duration{} : kForcedCloseWait);
+    const bool stopped = pool_.context().stopped();
+    wait_until_empty(stopped ? Duration{} : kForcedCloseWait);
+    if (!stopped) return;
+    // What is left for the pool would keep alive what keeps it.
+    for (const auto& connection : snapshot())
+      connection->discard_tasks();
+    core_->ready->clear();
   }
 
   [[nodiscard]] std::size_t connection_count() const {
