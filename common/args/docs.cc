@@ -45,7 +45,7 @@ std::string services_cell(Services services) {
 
 std::string default_cell(const Entry& entry) {
   const bool unset = entry.default_json == "null";
-  std::string text = unset ? "" : "`" + entry.default_json + "`";
+  std::string text = unset ? "" : "`" + std::string(entry.default_json) + "`";
   if (!entry.spec.default_note.empty())
     text += (unset ? "" : ", ") + escaped(entry.spec.default_note);
   return text.empty() ? "unset" : text;

@@ -33,7 +33,7 @@ std::string_view about(Program program) {
 std::string placeholder(const Entry& entry) {
   constexpr std::size_t kLongest = 28;
   if (entry.dest.size() > kLongest) return entry.type == "int" ? "N" : "VALUE";
-  std::string text = entry.dest;
+  std::string text(entry.dest);
   for (char& c : text)
     c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   return text;
@@ -65,11 +65,11 @@ std::string range_text(const Range& range) {
 
 /// "int; default 16384; >= 1".
 std::string facts(const Entry& entry) {
-  std::string text = entry.type + "; default ";
+  std::string text = std::string(entry.type) + "; default ";
   const bool noted = entry.default_json == "null" && !entry.spec.default_note.empty();
   text += noted                          ? std::string(entry.spec.default_note)
           : entry.default_json == "null" ? "unset"
-                                         : entry.default_json;
+                                         : std::string(entry.default_json);
   if (!noted && !entry.spec.default_note.empty())
     text += " (" + std::string(entry.spec.default_note) + ")";
   const std::string range = range_text(entry.spec.range);

@@ -18,8 +18,7 @@ Services spawned_services(const Arguments& args) {
 /// Turns what was given into field values, one source after the other, weakest first.
 class Applier {
  public:
-  Applier(Arguments& args, const Registry& registry, Errors& errors)
-      : args_(args), registry_(registry), errors_(errors) {}
+  Applier(Arguments& args, Errors& errors) : args_(args), errors_(errors) {}
 
   /// Whether the router starts workers decides which flags it takes, so its addresses are read
   /// first.
@@ -135,7 +134,7 @@ class Applier {
       errors_.add(entry, status.message(), given.suffix());
       return;
     }
-    args_.origins[entry.dest] = given.origin;
+    args_.origins[std::string(entry.dest)] = given.origin;
     errors_.remember_place(entry.dest, given.suffix());
     note_fallback(given);
   }
@@ -153,7 +152,6 @@ class Applier {
   void note(NoteLevel level, std::string text) { args_.notes.push_back({level, std::move(text)}); }
 
   Arguments& args_;
-  const Registry& registry_;
   Errors& errors_;
 };
 
@@ -222,7 +220,7 @@ ParseOutcome parse(Program program,
   }
   const std::vector<Given> env = read_environment(registry, environment);
 
-  Applier applier(args, registry, errors);
+  Applier applier(args, errors);
   applier.apply_addresses(file);
   applier.apply_addresses(cli);
   applier.apply(env);

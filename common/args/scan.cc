@@ -169,9 +169,9 @@ std::string Given::suffix() const {
 }
 
 void Errors::add(const Entry& entry, std::string_view text, std::string_view suffix) {
-  failed_.insert(entry.dest);
+  failed_.emplace(entry.dest);
   if (suffix.empty()) {
-    const auto place = places_.find(entry.dest);
+    const auto place = places_.find(std::string(entry.dest));
     if (place != places_.end()) suffix = place->second;
   }
   texts_.push_back("argument " + entry.flag() + ": " + std::string(text) + std::string(suffix));

@@ -2,6 +2,8 @@
 // its row away here.
 #include "common/args/spec.h"
 
+#include <algorithm>
+
 namespace tandem::args {
 namespace {
 
@@ -146,15 +148,15 @@ Entry entry_of(const Row& row) {
   return entry;
 }
 
-Entry entry_of(const RouterRow& row) {
+Entry entry_of(const RouterRow& row, Texts& texts) {
   Entry entry;
   entry.spec.name = row.name;
   entry.spec.services = kRouter;
   entry.spec.section = "Router: not built yet";
   entry.spec.help = row.help;
-  entry.dest = normalized(row.name);
-  for (char& c : entry.dest)
-    c = c == '-' ? '_' : c;
+  std::string& dest = texts.emplace_back(row.name);
+  std::replace(dest.begin(), dest.end(), '-', '_');
+  entry.dest = dest;
   entry.type = row.type;
   entry.arity = row.type == "bool-flag" ? "0" : row.type.starts_with("list") ? "1+" : "1";
   entry.default_json = row.default_json;
@@ -163,13 +165,13 @@ Entry entry_of(const RouterRow& row) {
 
 }  // namespace
 
-std::vector<Entry> unbuilt_entries() {
+std::vector<Entry> unbuilt_entries(Texts& texts) {
   std::vector<Entry> entries;
   entries.reserve(std::size(kSchemaRows) + std::size(kRouterRows));
   for (const Row& row : kSchemaRows)
     entries.push_back(entry_of(row));
   for (const RouterRow& row : kRouterRows)
-    entries.push_back(entry_of(row));
+    entries.push_back(entry_of(row, texts));
   return entries;
 }
 
