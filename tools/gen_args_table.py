@@ -66,6 +66,7 @@ def row(arg):
         quoted(json.dumps(arg["default"])),
         " | ".join(SERVICES[s] for s in arg["services"]),
         str(arg["tier"]),
+        quoted(arg["scope"]),
         quoted(arg["section"].split(" (--help")[0]),
         quoted(arg.get("env") or ""),
         "true" if arg["default_applies"] == "explicit-only" or arg["dialect"] == "rtp-llm" else "false",

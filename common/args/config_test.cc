@@ -52,8 +52,7 @@ TEST(ConfigFile, CommandLineBeatsFileBeatsVariableBeatsDefault) {
 TEST(ConfigFile, VariablesAreChecked) {
   EXPECT_EQ(run(kP, {"--model-path", "/m"}, machine({{"TP_SIZE", "two"}})).err,
             "prefill-server: error: argument --tensor-parallel-size: invalid int value: 'two' "
-            "(environment variable "
-            "TP_SIZE)\n");
+            "(expected an integer >= 1 and <= 1024) (environment variable TP_SIZE)\n");
   EXPECT_EQ(run(kP, {"--model-path", "/m"}, machine({{"LOG_LEVEL", "\xff"}})).exit_code, 2);
   // A variable of something that is not built yet is not a reason to stop, and not silent either.
   const ParseOutcome outcome = run(kP, {"--model-path", "/m"}, machine({{"REUSE_CACHE", "1"}}));
@@ -191,7 +190,10 @@ TEST(ConfigFile, ErrorsNameFileLineAndColumn) {
       {"unknown key",
        "port: 1\nprot: 2\n",
        "c.yaml:2:1: unrecognized argument: prot (did you mean --port?)"},
-      {"bad value", "\n  port: many\n", "argument --port: invalid int value: 'many' (c.yaml:2:9)"},
+      {"bad value",
+       "\n  port: many\n",
+       "argument --port: invalid int value: 'many' (expected an integer >= 0 and <= 65535) "
+       "(c.yaml:2:9)"},
       {"not built",
        "quantization: fp8",
        "--quantization is known, but not built yet (c.yaml:1:15)"},

@@ -23,7 +23,9 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "model-loading",
          .common = true,
+         .path = true,
          .help = "Folder in the Hugging Face layout: config.json, safetensors, tokenizer files."});
   visit(o.tokenizer_path,
         {.name = "tokenizer-path",
@@ -32,6 +34,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "tokenizer",
+         .path = true,
          .help = "Folder of the tokenizer files when they are not beside the weights."});
   visit(o.load_format,
         {.name = "load-format",
@@ -41,6 +45,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kModel,
          .tier = 1,
+         .scope = "model-loading",
          .help =
              "How weights are stored. auto takes safetensors files; safetensors insists on them."});
   visit(o.context_length,
@@ -50,6 +55,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "args",
          .common = true,
          .spawn_only = true,
          .help = "Most tokens of a request, prompt and answer together. More than the model "
@@ -61,6 +67,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kNumbers,
          .tier = 1,
+         .scope = "model-loading",
          .common = true,
          .help = "Precision of weights and activations. half is float16, float is float32."});
   visit(o.json_model_override_args,
@@ -69,6 +76,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = "Model override args",
          .tier = 1,
+         .scope = "model-loading",
          .spawn_only = true,
          .help = "JSON object laid over config.json before the model is built."});
   visit(o.chat_template,
@@ -77,6 +85,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = "API related",
          .tier = 1,
+         .scope = "tokenizer",
+         .path = true,
          .help = "Built-in template name, or path of a .jinja or .json template file."});
 }
 
@@ -91,6 +101,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kRuntime,
          .tier = 1,
+         .scope = "args",
          .help = "Hardware that runs the model. This build has kernels for the CPU."});
   visit(o.attention_backend,
         {.name = "attention-backend",
@@ -106,6 +117,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "attention-kernels",
          .help = "CPU attention kernels: intel_amx (without AMX it falls back to torch_native with "
                  "a warning) or "
                  "torch_native (runs everywhere)."});
@@ -120,6 +132,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "sampling",
          .help = "Sampler. The exact one is pytorch; the others are missing here and fall back to "
                  "it with a note."});
   visit(o.grammar_backend,
@@ -130,6 +143,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "grammar",
          .help = "Engine for constrained output. none refuses constrained requests."});
   visit(
       o.random_seed,
@@ -140,6 +154,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
        .services = kEngine,
        .section = kRuntime,
        .tier = 1,
+       .scope = "sampling",
        .help = "Seed for requests that bring none. The value in force is logged, so that a run can "
                "be repeated."});
   visit(o.disable_overlap_schedule,
@@ -147,6 +162,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kDebug,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Schedule, compute and post-process strictly one after another. This "
                  "engine always does; the flag is reported as a no-op."});
   visit(o.compute_threads,
@@ -174,6 +190,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .common = true,
          .help = "Most requests that run together in one worker; others wait."});
   visit(o.chunked_prefill_size,
@@ -186,6 +203,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .common = true,
          .help = "Prompt tokens computed in one step; longer prompts are split. -1 never splits. A "
                  "multiple of "
@@ -196,6 +214,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Prompt tokens of all requests in one step. The larger of this and the "
                  "context length is in force."});
   visit(o.schedule_policy,
@@ -204,6 +223,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Order of waiting requests: fcfs by arrival, lpm by longest cached prefix."});
   visit(o.schedule_conservativeness,
         {.name = "schedule-conservativeness",
@@ -211,6 +231,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 2,
+         .scope = "scheduler",
          .help = "Share of each running request's remaining tokens that admission sets aside, "
                  "times 0.7 and at "
                  "most 1. Larger admits later and retracts less."});
@@ -225,6 +246,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .common = true,
          .help = "Part of the memory this process may use that holds weights and KV pool."});
   visit(o.max_total_tokens,
@@ -234,6 +256,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .common = true,
          .help = "Tokens in the KV pool; never more than memory allows."});
   visit(o.page_size,
@@ -242,6 +265,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "Tokens in one page of the KV pool."});
   visit(o.kv_cache_dtype,
         {.name = "kv-cache-dtype",
@@ -249,12 +273,14 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kNumbers,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "Storage type of keys and values. auto is the model's own."});
   visit(o.disable_radix_cache,
         {.name = "disable-radix-cache",
          .services = kEngine,
          .section = kDebug,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "No reuse of shared prompt prefixes; pages are freed with the request."});
 }
 

@@ -78,6 +78,13 @@ std::string count_json(const Count& count) {
          ",\"deprecated\":0}";
 }
 
+std::string counts_json(const std::map<std::string, Count>& counts) {
+  std::string text = "{";
+  for (const auto& [name, count] : counts)
+    text += (text.size() > 1 ? ",\"" : "\"") + name + "\":" + count_json(count);
+  return text + "}";
+}
+
 }  // namespace
 
 std::string docs_markdown() {
@@ -120,20 +127,21 @@ std::string totals_json() {
   const Registry registry(args);
   Count all;
   Count ours;
-  std::map<int, Count> tiers;
+  std::map<std::string, Count> tiers;
+  std::map<std::string, Count> scopes;
+  const auto add = [](Count& count, const Entry& entry) {
+    ++(entry.built() ? count.works : count.not_built);
+  };
   for (const Entry& entry : registry.entries()) {
-    for (Count* count :
-         {entry.ours() ? &ours : &all, entry.ours() ? nullptr : &tiers[entry.spec.tier]}) {
-      if (count != nullptr) ++(entry.built() ? count->works : count->not_built);
-    }
+    add(entry.ours() ? ours : all, entry);
+    if (entry.ours()) continue;
+    add(tiers[std::to_string(entry.spec.tier)], entry);
+    add(scopes[std::string(entry.spec.scope)], entry);
   }
   std::string text = count_json(all);
   text.pop_back();
-  text += ",\"tiers\":{";
-  for (const auto& [tier, count] : tiers) {
-    text += (text.back() == '{' ? "\"" : ",\"") + std::to_string(tier) + "\":" + count_json(count);
-  }
-  return text + "},\"ours\":" + count_json(ours) + "}";
+  return text + ",\"scopes\":" + counts_json(scopes) + ",\"tiers\":" + counts_json(tiers) +
+         ",\"ours\":" + count_json(ours) + "}";
 }
 
 }  // namespace tandem::args

@@ -65,6 +65,8 @@ TANDEM_ARGS_NAMES(RoutingPolicy,
                   {"round_robin", RoutingPolicy::kRoundRobin},
                   {"least_load", RoutingPolicy::kLeastLoad});
 
+TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
+
 template <class E>
 std::string_view enum_text(E value) {
   for (const auto& [name, each] : Names<E>::kList) {

@@ -92,7 +92,9 @@ std::vector<Given> read_config_file(const Registry& registry,
                                     Errors& errors);
 
 /// Values of variables that entries name.
-std::vector<Given> read_environment(const Registry& registry, const Environment& environment);
+std::vector<Given> read_environment(const Registry& registry,
+                                    const Environment& environment,
+                                    Errors& errors);
 
 /// "unrecognized argument: --x (did you mean --y?)".
 std::string unrecognized(const Registry& registry,

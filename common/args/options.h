@@ -101,6 +101,11 @@ enum class RoutingPolicy : std::uint8_t {
   kLeastLoad
 };
 
+enum class Shell : std::uint8_t {
+  kBash,
+  kZsh
+};
+
 /// The model, its tokenizer and its template.
 struct ModelOptions {
   std::string model_path;      ///< empty only on bootstrap-server and on a router with workers
@@ -226,9 +231,12 @@ struct CommandOptions {
   bool help = false;
   bool help_all = false;
   bool version = false;
-  bool dump_config = false;            ///< handled by parse()
-  bool dry_run = false;                ///< the program resolves, checks, opens no port, exits
-  std::optional<std::string> explain;  ///< handled by parse()
+  bool dump_config = false;               ///< handled by parse()
+  bool dry_run = false;                   ///< the program resolves, checks, opens no port, exits
+  std::optional<std::string> explain;     ///< handled by parse()
+  Shell print_completion = Shell::kBash;  ///< handled by parse()
+  bool print_man = false;                 ///< handled by parse()
+  bool print_json_schema = false;         ///< handled by parse()
 };
 
 enum class NoteLevel : std::uint8_t {

@@ -197,6 +197,26 @@ ParseOutcome explain(const Arguments& args,
       std::string(program_name(args.program)) + ": error: " + text.status().message() + "\n");
 }
 
+/// What is printed whatever else is on the command line: help, version, and the texts for a shell,
+/// for man and for an editor. Nothing when none of them is asked for.
+std::optional<std::string> text_asked_for(Program program,
+                                          const std::vector<Given>& cli,
+                                          const Environment& environment) {
+  if (find(cli, "help_all") != nullptr) return help_text(program, true);
+  if (find(cli, "help") != nullptr) return help_text(program, false);
+  if (find(cli, "version") != nullptr)
+    return std::string(program_name(program)) + " " + environment.version + "\n";
+  if (const Given* shell = find(cli, "print_completion")) {
+    const std::string& word = shell->occurrences.front().front();
+    // Another shell's name is refused with the rest of what is wrong.
+    if (word == "bash") return completion_script(program, Shell::kBash);
+    if (word == "zsh") return completion_script(program, Shell::kZsh);
+  }
+  if (find(cli, "print_man") != nullptr) return man_page(program, environment.version);
+  if (find(cli, "print_json_schema") != nullptr) return json_schema(program);
+  return std::nullopt;
+}
+
 }  // namespace
 
 ParseOutcome parse(Program program,
@@ -209,16 +229,13 @@ ParseOutcome parse(Program program,
   const Registry registry(args);
   Errors errors;
   const std::vector<Given> cli = scan_command_line(registry, program, argc, argv, errors);
-  if (find(cli, "help_all") != nullptr) return exit_with(0, help_text(program, true), "");
-  if (find(cli, "help") != nullptr) return exit_with(0, help_text(program, false), "");
-  if (find(cli, "version") != nullptr) {
-    return exit_with(0, std::string(program_name(program)) + " " + environment.version + "\n", "");
-  }
+  if (std::optional<std::string> text = text_asked_for(program, cli, environment))
+    return exit_with(0, std::move(*text), "");
   std::vector<Given> file;
   if (const Given* config = find(cli, "config")) {
     file = read_config_file(registry, program, config->occurrences.front().front(), errors);
   }
-  const std::vector<Given> env = read_environment(registry, environment);
+  const std::vector<Given> env = read_environment(registry, environment, errors);
 
   Applier applier(args, errors);
   applier.apply_addresses(file);

@@ -144,7 +144,7 @@ class Resolver {
   }
 
   void require_model() {
-    if (given("model_path") || errors_.failed("model_path")) return;
+    if (given("model_path") || errors_.failed("model_path") || a_.command.explain) return;
     const bool router = a_.program == Program::kRouter;
     if (router && a_.router.has_worker_addresses()) return;
     const bool addresses_failed = !usable("worker_urls") || !usable("prefill") || !usable("decode");

@@ -214,7 +214,7 @@ TEST(Resolve, WorkerConflicts) {
       {"a failed value is reported once",
        kP,
        {"--model", "/m", "--page-size", "x", "--chunked-prefill-size", "7"},
-       "argument --page-size: invalid int value: 'x'"},
+       "argument --page-size: invalid int value: 'x' (expected an integer >= 1 and <= 65536)"},
   });
 }
 

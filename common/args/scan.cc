@@ -223,13 +223,20 @@ std::vector<Given> scan_command_line(
   return Scanner(registry, program, errors).scan(std::move(words));
 }
 
-std::vector<Given> read_environment(const Registry& registry, const Environment& environment) {
+std::vector<Given> read_environment(const Registry& registry,
+                                    const Environment& environment,
+                                    Errors& errors) {
   std::vector<Given> given;
   if (!environment.variable) return given;
   for (const Entry& entry : registry.entries()) {
     if (entry.spec.env.empty()) continue;
     std::optional<std::string> value = environment.variable(entry.spec.env);
     if (!value || value->empty()) continue;
+    if (value->size() > kWordBytesMax) {
+      errors.add(entry,
+                 "environment variable " + std::string(entry.spec.env) + " is longer than 1 MiB");
+      continue;
+    }
     given.push_back({&entry, Origin::kEnv, std::string(entry.spec.env), {{std::move(*value)}}});
   }
   return given;

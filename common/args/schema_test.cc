@@ -118,8 +118,8 @@ const std::map<std::string, std::string>& reviewed_differences() {
 std::map<std::string, std::string> differences(const Entry& entry, const YAML::Node& arg) {
   std::map<std::string, std::string> found;
   const auto compare =
-      [&found](const std::string& field, const std::string& ours, const std::string& theirs) {
-        if (ours != theirs) found[field] = "'" + ours + "' / '" + theirs + "'";
+      [&found](const std::string& field, std::string_view ours, const std::string& theirs) {
+        if (ours != theirs) found[field] = "'" + std::string(ours) + "' / '" + theirs + "'";
       };
   std::vector<std::string> aliases;
   for (const std::string& alias : list_of(arg["aliases"]))
@@ -132,6 +132,7 @@ std::map<std::string, std::string> differences(const Entry& entry, const YAML::N
   // One section's title names the document it comes from; ours does not.
   const auto section = arg["section"].as<std::string>();
   compare("section", std::string(entry.spec.section), section.substr(0, section.find(" (--help")));
+  compare("scope", entry.spec.scope, arg["scope"].as<std::string>());
   compare("tier", std::to_string(entry.spec.tier), arg["tier"].as<std::string>());
   compare("env",
           std::string(entry.spec.env),
@@ -157,14 +158,14 @@ TEST(Schema, DescriptionIsTheSchemaFieldByField) {
   const YAML::Node schema = YAML::LoadFile(shared("schema.yaml"));
   Arguments args;
   const Registry registry(args);
-  std::set<std::string> known;
+  std::set<std::string, std::less<>> known;
   std::set<std::string> used;
   for (const YAML::Node& arg : schema["arguments"]) {
     const auto name = arg["name"].as<std::string>();
     SCOPED_TRACE(name);
     const Entry* entry = registry.find(name.substr(2));
     ASSERT_NE(entry, nullptr);
-    known.insert(entry->dest);
+    known.emplace(entry->dest);
     for (const auto& [field, text] : differences(*entry, arg)) {
       const std::string key = name + " " + field;
       EXPECT_EQ(reviewed_differences().count(key), 1U) << key << ": " << text;
@@ -325,6 +326,16 @@ TEST(Docs, TotalsAddUp) {
                 totals.at("deprecated").get<int>() + totals.at("needs_hardware").get<int>(),
             362);
   EXPECT_EQ(totals.at("tiers").at("1").at("works"), 42);
+  for (const char* part : {"scopes", "tiers"}) {
+    for (const char* status : {"total", "works", "needs_hardware", "not_built", "deprecated"}) {
+      int sum = 0;
+      for (const nlohmann::json& each : totals.at(part))
+        sum += each.at(status).get<int>();
+      EXPECT_EQ(totals.at(status), sum) << part << " " << status;
+    }
+  }
+  EXPECT_EQ(totals.at("scopes").size(), 26U);
+  EXPECT_EQ(totals.at("scopes").at("pd-disaggregation").at("total"), 12);
 }
 
 }  // namespace

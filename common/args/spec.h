@@ -67,10 +67,12 @@ struct Spec {
   std::string_view section = "";
   std::string_view env = "";  ///< variable that gives the value when nothing else does
   Unit unit = Unit::kNone;
-  std::uint8_t tier = 0;  ///< of the schema; 0: our own argument
-  bool common = false;    ///< shown first in --help
-  bool secret = false;    ///< never printed
+  std::uint8_t tier = 0;        ///< of the schema; 0: our own argument
+  std::string_view scope = "";  ///< of the schema: the subsystem that implements it; "": ours
+  bool common = false;          ///< shown first in --help
+  bool secret = false;          ///< never printed
   bool ignore_case = false;
+  bool path = false;           ///< names a file or folder, which shells complete
   bool command = false;        ///< steers the program itself; not allowed in a file, not forwarded
   bool repeatable = false;     ///< may be given several times; each adds one element
   bool spawn_only = false;     ///< on the router: only when it starts its own workers

@@ -17,6 +17,7 @@ struct Row {
   std::string_view default_json;
   Services services;
   std::uint8_t tier;
+  std::string_view scope;
   std::string_view section;
   std::string_view env;
   bool explicit_only;
@@ -138,6 +139,7 @@ Entry entry_of(const Row& row) {
   entry.spec.section = row.section;
   entry.spec.env = row.env;
   entry.spec.tier = row.tier;
+  entry.spec.scope = row.scope;
   entry.spec.explicit_only = row.explicit_only;
   entry.spec.deprecated_for = row.deprecated_for;
   entry.spec.help = row.help;
