@@ -213,7 +213,9 @@ Result<std::string> explain_text(const Arguments& args,
       value = "unset";
     if (entry->spec.secret && value != "null" && value != "unset") value = "[secret]";
     text += " = " + value + " (" + std::string(origin_name(args.origin(entry->dest)));
-    text += where.empty() ? ")\n" : ": " + std::string(where) + ")\n";
+    // A value that was refused has a place, but is not in force.
+    const bool named = !where.empty() && args.is_explicit(entry->dest);
+    text += named ? ": " + std::string(where) + ")\n" : ")\n";
   }
   const auto row = [&text](std::string_view title, const std::string& what) {
     std::string lines = wrapped(what, 12, kColumns);

@@ -172,7 +172,10 @@ void drain(Program& program) {
 int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
-  std::fputs(plan_text(*plan).c_str(), stdout);
+  const auto facts = read_checkpoint_facts(args.model.model_path);
+  if (!facts.ok() && facts.status().code() != Code::kNotFound)
+    return serve::fail(args.program, facts.status());
+  std::fputs(plan_text(*plan, facts.ok() ? &*facts : nullptr).c_str(), stdout);
   return 0;
 }
 
