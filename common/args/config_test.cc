@@ -157,6 +157,9 @@ TEST(ConfigFile, ValuesOfEveryShape) {
        "prefill",
        R"([["http://a:1", 8998], ["http://b:2", null]])"},
       {"unit", kP, "max-body-bytes: 4GB", "max_body_bytes", "4000000000"},
+      {"part of a unit", kP, "max-body-bytes: 1.5MiB", "max_body_bytes", "1572864"},
+      {"unit of Kubernetes", kP, "max-body-bytes: 512Ki", "max_body_bytes", "524288"},
+      {"smaller unit", kP, "shutdown-grace-period-secs: 3000ms", "shutdown_grace_period_secs", "3"},
       {"alias", kP, "tp: 1", "tp_size", "1"},
       {"anchor and alias",
        kP,
@@ -203,6 +206,9 @@ TEST(ConfigFile, ErrorsNameFileLineAndColumn) {
       {"same key twice",
        "port: 1\nport: 1\n",
        "argument --port: given twice, at c.yaml:1:1 and at c.yaml:2:1"},
+      {"a key twice below the root",
+       "json-model-override-args:\n  a: 1\n  b: {c: 1, c: 2}\n",
+       "config c.yaml:3:13: the key c is given twice, first at 3:7"},
       {"list for one value",
        "port: [1, 2]",
        "argument --port: expected one value, found a list of 2 (c.yaml:1:7)"},
@@ -254,6 +260,8 @@ TEST(ConfigFile, UnreadableFiles) {
   const std::string good = folder.write("c.yaml", "port: 1");
   const std::string large = folder.write("large.yaml", "# " + std::string(2U << 20U, 'x'));
   std::filesystem::create_directory(folder.path("d.yaml"));
+  const std::string huge = folder.write("huge.yaml", "port: 1\nhost: ");
+  std::filesystem::resize_file(huge, 100U << 20U);  // sparse
 
   struct Row {
     std::vector<std::string> words;
@@ -267,6 +275,7 @@ TEST(ConfigFile, UnreadableFiles) {
       {{"--config", folder.path("d.yaml")},
        "config " + folder.path("d.yaml") + ": not a regular file"},
       {{"--config", large}, "config " + large + ": larger than 1 MiB"},
+      {{"--config", huge}, "config " + huge + ": larger than 1 MiB"},
       {{"--config", good, "--config", good}, "argument --config: given more than once"},
       {{"--config"}, "argument --config: expected one argument"},
   };

@@ -269,6 +269,14 @@ void describe(ObservabilityOptions& o, Describe& visit) {
          .tier = 1,
          .scope = "observability",
          .help = "Decode steps between two status lines in the log."});
+  visit(o.failure_points,
+        {.name = "failure-points",
+         .services = kEverywhere,
+         .section = "Optimization/debug options",
+         .env = "TANDEM_FAILPOINTS",
+         .keep = true,
+         .help = "For tests: places that fail on purpose, name=action[;name=action], with action "
+                 "error, sleep(MS), abort, hang, N*action or N+action. Said in the log."});
 }
 
 void describe(CommandOptions& o, Describe& visit) {

@@ -67,6 +67,13 @@ TANDEM_ARGS_NAMES(RoutingPolicy,
 
 TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
 
+/// Every enum above, for field_ops<>().
+#define TANDEM_ARGS_ENUMS(each)                                                                  \
+  each(DisaggregationMode) each(TransferBackend) each(LoadFormat) each(DType) each(KvCacheDType) \
+      each(Device) each(AttentionBackend) each(SamplingBackend) each(GrammarBackend)             \
+          each(KernelFamily) each(SchedulePolicy) each(LoadBalanceMethod) each(LogLevel)         \
+              each(RoutingPolicy) each(Shell)
+
 template <class E>
 std::string_view enum_text(E value) {
   for (const auto& [name, each] : Names<E>::kList) {

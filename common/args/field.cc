@@ -351,20 +351,9 @@ template const FieldOps& field_ops<std::optional<std::uint64_t>>();
 template const FieldOps& field_ops<std::optional<std::string>>();
 template const FieldOps& field_ops<std::vector<std::string>>();
 template const FieldOps& field_ops<std::vector<PrefillUrl>>();
-template const FieldOps& field_ops<DisaggregationMode>();
-template const FieldOps& field_ops<TransferBackend>();
-template const FieldOps& field_ops<LoadFormat>();
-template const FieldOps& field_ops<DType>();
-template const FieldOps& field_ops<KvCacheDType>();
-template const FieldOps& field_ops<Device>();
-template const FieldOps& field_ops<AttentionBackend>();
-template const FieldOps& field_ops<SamplingBackend>();
-template const FieldOps& field_ops<GrammarBackend>();
-template const FieldOps& field_ops<KernelFamily>();
-template const FieldOps& field_ops<SchedulePolicy>();
-template const FieldOps& field_ops<LoadBalanceMethod>();
-template const FieldOps& field_ops<LogLevel>();
-template const FieldOps& field_ops<RoutingPolicy>();
-template const FieldOps& field_ops<Shell>();
+
+#define TANDEM_ARGS_FIELD_OPS(Type) template const FieldOps& field_ops<Type>();
+TANDEM_ARGS_ENUMS(TANDEM_ARGS_FIELD_OPS)
+#undef TANDEM_ARGS_FIELD_OPS
 
 }  // namespace tandem::args

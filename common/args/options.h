@@ -190,7 +190,8 @@ struct ObservabilityOptions {
   LogLevel log_level = LogLevel::kInfo;
   bool log_requests = false;
   bool enable_metrics = false;
-  std::uint32_t decode_log_interval = 40;  ///< decode steps between status lines
+  std::uint32_t decode_log_interval = 40;     ///< decode steps between status lines
+  std::optional<std::string> failure_points;  ///< for tests; see common/base/failpoint.h
 };
 
 /// One `--prefill URL [BOOTSTRAP_PORT|none]`.

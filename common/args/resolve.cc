@@ -1,6 +1,7 @@
 // Cross-checks between arguments, and the values that follow from others.
 #include "common/args/input.h"
 #include "common/args/text.h"
+#include "common/base/failpoint.h"
 
 #include <string>
 
@@ -74,6 +75,15 @@ class Resolver {
         fail(dest, "empty value");
       }
     }
+    if (a_.observability.failure_points) {
+      const std::string& points = *a_.observability.failure_points;
+      if (!failpoint::check(points).ok()) {
+        fail("failure_points",
+             "'" + shown(points) +
+                 "' is not name=action[;name=action] with action error, sleep(MS), abort, hang, "
+                 "N*action or N+action");
+      }
+    }
     if (a_.server.grpc_port && *a_.server.grpc_port != 0 &&
         *a_.server.grpc_port == a_.server.port) {
       fail("grpc_port", "is the same as --port; leave it out to serve both on one port");
@@ -110,6 +120,8 @@ class Resolver {
            std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
                " beside it");
     }
+    if (r.max_concurrent_requests < 0)
+      no_op("queue_size", "without --max-concurrent-requests nobody waits");
     if (!given("prefill_workers")) return;
     if (addresses) fail("prefill_workers", "applies to workers that the router starts");
     if (!r.pd_disaggregation) fail("prefill_workers", "needs --pd-disaggregation");
@@ -121,13 +133,22 @@ class Resolver {
     const RoutingPolicy method = a_.parallel.load_balance_method == LoadBalanceMethod::kRoundRobin
                                      ? RoutingPolicy::kRoundRobin
                                      : RoutingPolicy::kLeastLoad;
-    if (given("policy") && by_method && r.policy != method &&
-        a_.origin("policy") == a_.origin("load_balance_method")) {
-      fail("policy",
-           std::string(to_string(r.policy)) +
-               " contradicts --load-balance-method; give one of the two");
+    const Origin policy_from = a_.origin("policy");
+    const Origin method_from = a_.origin("load_balance_method");
+    if (given("policy") && by_method && r.policy != method) {
+      if (policy_from == method_from) {
+        fail("policy",
+             std::string(to_string(r.policy)) +
+                 " contradicts --load-balance-method; give one of the two");
+      } else {
+        // As for one argument: the command line beats the file, which beats a variable.
+        note(NoteLevel::kInfo,
+             policy_from > method_from
+                 ? "--load-balance-method has no effect: --policy was given more directly"
+                 : "--policy has no effect: --load-balance-method was given more directly");
+      }
     }
-    if (!given("policy")) {
+    if (!given("policy") || (by_method && method_from > policy_from)) {
       if (by_method) r.policy = method;
       computed("policy");
     }
@@ -175,6 +196,7 @@ class Resolver {
                " is not built yet; a worker of this build runs 1 rank, and router --dp N runs N "
                "workers");
     }
+    attention_and_kernels();
     if (run.attention_backend == AttentionBackend::kIntelAmx && !environment_.has_amx) {
       note(NoteLevel::kWarning,
            "--attention-backend intel_amx needs AMX, which this CPU lacks; using torch_native");
@@ -199,6 +221,19 @@ class Resolver {
     if (!given("mem_fraction_static")) computed("mem_fraction_static");
     no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
     sizes();
+  }
+
+  /// --kernel-family pins kernels; it must not overrule an attention backend that was asked for.
+  void attention_and_kernels() {
+    const RuntimeOptions& run = a_.runtime;
+    const KernelFamily family = run.kernel_family;
+    if (family == KernelFamily::kAuto || !given("kernel_family") || !given("attention_backend"))
+      return;
+    const bool amx = run.attention_backend == AttentionBackend::kIntelAmx;
+    if (amx == (family == KernelFamily::kAmx)) return;
+    fail("kernel_family",
+         std::string(to_string(family)) + " contradicts --attention-backend " +
+             std::string(to_string(run.attention_backend)) + "; give one of the two");
   }
 
   [[nodiscard]] std::int64_t chunk_by_memory() const {
@@ -267,10 +302,15 @@ class Resolver {
     if (pd.bootstrap_address) {
       const Status address = check_host_port(*pd.bootstrap_address);
       if (!address.ok()) fail("disaggregation_bootstrap_address", address.message());
-      if (a_.origin("disaggregation_bootstrap_port") == Origin::kCli) {
+      const Origin port_from = a_.origin("disaggregation_bootstrap_port");
+      if (given("disaggregation_bootstrap_port") &&
+          port_from >= a_.origin("disaggregation_bootstrap_address")) {
         fail("disaggregation_bootstrap_port",
              "excludes --disaggregation-bootstrap-address: with an outside service the embedded "
              "one does not run");
+      } else {
+        no_op("disaggregation_bootstrap_port",
+              "--disaggregation-bootstrap-address names an outside service");
       }
       return;
     }

@@ -110,6 +110,10 @@ TEST(Resolve, NoOpsAndFallbacksAreReportedByName) {
        kD,
        {"--num-reserved-decode-tokens", "9"},
        "--num-reserved-decode-tokens has no effect: --disaggregation-mode is null"},
+      {"queue without a limit",
+       kR,
+       {"--queue-size", "7"},
+       "--queue-size has no effect: without --max-concurrent-requests nobody waits"},
       {"sampler of a GPU",
        kP,
        {"--sampling-backend", "flashinfer"},
@@ -206,6 +210,20 @@ TEST(Resolve, WorkerConflicts) {
        "argument --disaggregation-bootstrap-port: excludes --disaggregation-bootstrap-address: "
        "with an outside service "
        "the embedded one does not run"},
+      {"kernels against attention",
+       kP,
+       {"--model", "/m", "--kernel-family", "amx", "--attention-backend", "torch_native"},
+       "argument --kernel-family: amx contradicts --attention-backend torch_native; give one of "
+       "the two"},
+      {"attention against kernels",
+       kP,
+       {"--model", "/m", "--kernel-family", "avx2", "--attention-backend", "intel_amx"},
+       "argument --kernel-family: avx2 contradicts --attention-backend intel_amx; give one of "
+       "the two"},
+      {"kernels of that attention",
+       kP,
+       {"--model", "/m", "--kernel-family", "avx2", "--attention-backend", "torch_native"},
+       ""},
       {"bootstrap-server has one port",
        kB,
        {"--port", "1", "--disaggregation-bootstrap-port", "2"},
@@ -279,6 +297,37 @@ TEST(Resolve, RouterConflicts) {
        {"--model", "/m", "--chunked-prefill-size", "7", "--page-size", "2"},
        "argument --chunked-prefill-size: 7 is not -1 and not a multiple of the page size 2"},
   });
+}
+
+// Two arguments for one thing: the one that was given more directly rules, and the other is named.
+TEST(Resolve, TheMoreDirectOfTwoArgumentsRules) {
+  const std::vector<std::string> model = {"--model-path", "/m"};
+  const ParseOutcome method =
+      run_yaml(kR, "policy: random\n", with(model, {"--load-balance-method", "round_robin"}));
+  ASSERT_TRUE(runs(method)) << method.err;
+  EXPECT_EQ(method.args.router.policy, RoutingPolicy::kRoundRobin);
+  ASSERT_EQ(method.args.notes.size(), 1U);
+  EXPECT_EQ(method.args.notes[0].text,
+            "--policy has no effect: --load-balance-method was given more directly");
+  const ParseOutcome policy =
+      run_yaml(kR, "load-balance-method: round_robin\n", with(model, {"--policy", "random"}));
+  ASSERT_TRUE(runs(policy)) << policy.err;
+  EXPECT_EQ(policy.args.router.policy, RoutingPolicy::kRandom);
+  ASSERT_EQ(policy.args.notes.size(), 1U);
+  const std::vector<std::string> role = with(model, {"--disaggregation-mode", "prefill"});
+  const ParseOutcome both = run_yaml(kP,
+                                     "disaggregation-bootstrap-port: 9\n"
+                                     "disaggregation-bootstrap-address: h:1\n",
+                                     role);
+  EXPECT_EQ(both.exit_code, 2);
+  const ParseOutcome address = run_yaml(kP,
+                                        "disaggregation-bootstrap-port: 9\n",
+                                        with(role, {"--disaggregation-bootstrap-address", "h:1"}));
+  ASSERT_TRUE(runs(address)) << address.err;
+  ASSERT_EQ(address.args.notes.size(), 1U);
+  EXPECT_EQ(address.args.notes[0].text,
+            "--disaggregation-bootstrap-port has no effect: --disaggregation-bootstrap-address "
+            "names an outside service");
 }
 
 TEST(Resolve, RouterPolicies) {

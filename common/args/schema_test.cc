@@ -319,6 +319,38 @@ TEST(Docs, ArgumentsPageIsUpToDate) {
       << "out of date; run: tandem-args-doc > docs/arguments.md";
 }
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/" + path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The example of how to add an argument is one that was added: each of its lines is in the file
+// that the comment above it names.
+TEST(Docs, TheExampleOfANewArgumentIsReal) {
+  std::istringstream page(text_of("docs/contributing.md"));
+  std::string source;
+  bool inside = false;
+  std::size_t lines = 0;
+  for (std::string each; std::getline(page, each);) {
+    if (each.starts_with("```")) {
+      inside = each == "```cpp";
+      continue;
+    }
+    if (!inside) continue;
+    if (each.starts_with("// common/")) {
+      source = text_of(each.substr(3, each.find(',') - 3));
+      continue;
+    }
+    ++lines;
+    EXPECT_NE(source.find(each + "\n"), std::string::npos) << each;
+  }
+  EXPECT_GE(lines, 7U);
+  EXPECT_LE(lines, 12U);
+}
+
 TEST(Docs, TotalsAddUp) {
   const nlohmann::json totals = nlohmann::json::parse(totals_json());
   EXPECT_EQ(totals.at("total"), 362);
