@@ -78,6 +78,9 @@ std::string help_text(Program program, bool all);
 /// docs/arguments.md.
 std::string docs_markdown();
 
+/// One JSON array of all arguments: name, status, whether it is ours, its test in tests/arguments.
+std::string list_json();
+
 /// {"total":..,"works":..,"needs_hardware":..,"not_built":..,"deprecated":.., "tiers": {...}} over
 /// the schema entries.
 std::string totals_json();
@@ -91,5 +94,7 @@ std::string_view to_string(LogLevel value);
 std::string_view to_string(SchedulePolicy value);
 std::string_view to_string(RoutingPolicy value);
 std::string_view to_string(AttentionBackend value);
+std::string_view to_string(TransferBackend value);
+std::string_view to_string(LoadFormat value);
 
 }  // namespace tandem::args

@@ -73,7 +73,7 @@ inline const std::vector<Row>& rows() {
       {"max-body-bytes", kB, "67108864", "2MiB", "2097152", "2MQ", "invalid int value: '2MQ'"},
       {"http-threads", kB, "2", "4", "4", "0", "0 is out of range, expected >= 1 and <= 256"},
       {"shutdown-grace-period-secs",
-       kB,
+       kD,
        "30",
        "2m",
        "120",

@@ -1,4 +1,5 @@
 #include "common/args/args.h"
+#include "common/args/effect_hook.h"
 #include "common/args/input.h"
 #include "common/args/text.h"
 
@@ -7,6 +8,9 @@
 #include <utility>
 
 namespace tandem::args {
+
+constinit WithoutEffect without_effect = nullptr;
+
 namespace {
 
 /// The worker roles whose arguments a router accepts because it starts such workers.
@@ -163,6 +167,14 @@ const Given* find(const std::vector<Given>& given, std::string_view dest) {
   return found == given.end() ? nullptr : &*found;
 }
 
+/// Drops what a test wants to have no effect.
+std::vector<Given> with_effect(std::vector<Given> given) {
+  if (without_effect != nullptr) {
+    std::erase_if(given, [](const Given& each) { return without_effect(each.entry->spec.name); });
+  }
+  return given;
+}
+
 ParseOutcome exit_with(int code, std::string out, std::string err) {
   ParseOutcome outcome;
   outcome.exit_code = code;
@@ -210,7 +222,8 @@ ParseOutcome parse(Program program,
   args.program = program;
   const Registry registry(args);
   Errors errors;
-  const std::vector<Given> cli = scan_command_line(registry, program, argc, argv, errors);
+  const std::vector<Given> cli =
+      with_effect(scan_command_line(registry, program, argc, argv, errors));
   if (find(cli, "help_all") != nullptr) return exit_with(0, help_text(program, true), "");
   if (find(cli, "help") != nullptr) return exit_with(0, help_text(program, false), "");
   if (find(cli, "version") != nullptr) {
@@ -218,9 +231,10 @@ ParseOutcome parse(Program program,
   }
   std::vector<Given> file;
   if (const Given* config = find(cli, "config")) {
-    file = read_config_file(registry, program, config->occurrences.front().front(), errors);
+    file = with_effect(
+        read_config_file(registry, program, config->occurrences.front().front(), errors));
   }
-  const std::vector<Given> env = read_environment(registry, environment);
+  const std::vector<Given> env = with_effect(read_environment(registry, environment));
 
   Applier applier(args, registry, errors);
   applier.apply_addresses(file);

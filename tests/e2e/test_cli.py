@@ -480,7 +480,7 @@ def test_no_ops_and_fall_backs_are_told(cluster):
     assert server.info()["sampling_backend"] == "pytorch"
     plain = cluster.unified()
     assert "--disable-overlap" not in plain.text() and "--sampling" not in plain.text()
-    for format_name in ("pt", "gguf", "dummy"):
+    for format_name in ("pt", "gguf", "npcache"):
         code, _, err = run("prefill-server", *MODEL, "--load-format", format_name)
         assert code == 2 and f"argument --load-format: {format_name}" in err and "safetensors" in err
     # none is the only grammar backend of this build: constrained requests are refused by name.
