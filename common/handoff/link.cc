@@ -80,9 +80,11 @@ Status LinkSet::judge(const HelloMessage& peer) const {
   if (peer.incarnation == 0) return invalid_argument("incarnation: 0 is not one");
   if (peer.instance.empty()) return invalid_argument("instance: empty");
   if (peer.transfer_backend != options_.transfer_backend) {
-    return failed_precondition("transfer_backend: " + std::string(role_name(options_.role)) +
-                               " has " + options_.transfer_backend + ", " +
-                               role_name(other(options_.role)) + " has " + peer.transfer_backend);
+    const bool own_first = options_.role == Role::kPrefill;
+    return failed_precondition("transfer_backend: prefill has " +
+                               (own_first ? options_.transfer_backend : peer.transfer_backend) +
+                               ", decode has " +
+                               (own_first ? peer.transfer_backend : options_.transfer_backend));
   }
   const bool prefill = options_.role == Role::kPrefill;
   return make_plan(prefill ? options_.layout : peer.layout, prefill ? peer.layout : options_.layout)

@@ -51,9 +51,10 @@ def pytest_pyfunc_call(pyfuncitem):
         result = yield
     except pytest.skip.Exception as skipped:
         raise AssertionError(f"an argument that works here may not be skipped: {skipped}") from None
-    except AssertionError:
+    except AssertionError as error:
         if effect == "with":
             raise
+        print(f"fails without the effect: {error}")  # pytest -rP shows it
         return True
     if effect == "without":
         raise AssertionError("this test does not see whether the argument has its effect: it passes without")

@@ -41,6 +41,12 @@ def ended_or_listens(program):
     return program.process.poll()
 
 
+def threads_named(server, name):
+    """How many threads of a program are called name-0, name-1, ..."""
+    names = [(task / "comm").read_text() for task in pathlib.Path(f"/proc/{server.pid}/task").iterdir()]
+    return len([each for each in names if re.fullmatch(rf"{name}-\d+\n", each)])
+
+
 class Taken:
     """A port of 127.0.0.1 that is in use, as long as this lasts."""
 

@@ -2,7 +2,7 @@
 import re
 
 from cluster_support import events
-from effects import (LONG, MODEL, batches, generate, greedy, http, notes, refused, running_together)
+from effects import (LONG, MODEL, batches, generate, greedy, http, notes, refused, running_together, wait_for)
 
 
 def at_once(server, count, tokens, prompt_tokens=10):
@@ -132,6 +132,12 @@ def test_log_requests(cluster):
     lines = [line for line in server.text().splitlines() if "my-name" in line]
     assert ["event=request_received" in line for line in lines] == [True, False], lines
     assert "event=request_finished" in lines[1] and "completion_tokens=5" in lines[1], lines
+    # What a router submits is logged too, in every role.
+    router, prefill, decode = cluster.pd("--log-requests")
+    generate(router.url, text=LONG, rid="routed", sampling_params=greedy(5))
+    for worker in prefill + decode:
+        wait_for(lambda w=worker: w.text().count("name=routed ") == 2, 30, f"two lines of {worker.name}")
+    assert "event=request_finished" in decode[0].text() and "completion_tokens=4" in decode[0].text()
 
 
 def test_log_level(cluster):

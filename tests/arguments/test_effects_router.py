@@ -1,5 +1,7 @@
 """The router's own arguments, and those of workers that it starts."""
-from effects import (LONG, MODEL, Held, ended_or_listens, generate, greedy, http, notes, wait_for)
+import socket
+
+from effects import LONG, MODEL, Held, generate, greedy, http, wait_for
 
 
 def running(worker):
@@ -12,17 +14,17 @@ def rises(counts):
 
 
 def test_worker_urls(cluster):
-    worker = cluster.unified("--log-requests")
+    worker = cluster.unified()
     router = cluster.router(workers=[worker])
     assert len(generate(router.url, text="Hello", sampling_params=greedy(4))["output_ids"]) == 4
-    assert [state["worker"] for state in router.info()["internal_states"]]
+    assert router.info()["workers"][0]["http_address"] == worker.url.removeprefix("http://")
 
 
 def test_pd_disaggregation(cluster):
     """A router that starts its workers starts one of each role."""
     router = cluster.start("router", *MODEL, "--pd-disaggregation", "--max-total-tokens", 4096)
     assert len(generate(router.url, text=LONG, sampling_params=greedy(4))["output_ids"]) == 4
-    assert sorted(state["role"] for state in router.info()["internal_states"]) == ["decode", "prefill"]
+    assert sorted(worker["role"] for worker in router.info()["workers"]) == ["decode", "prefill"]
 
 
 def test_prefill(cluster):
@@ -97,9 +99,11 @@ def test_decode_policy(cluster):
 
 
 def test_request_timeout_secs(cluster):
+    """The slow kernels need several seconds for this answer."""
     worker = cluster.unified("--kernel-family", "reference", "--compute-threads", 1)
     router = cluster.router("--request-timeout-secs", 1, workers=[worker])
-    status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(4000)})
+    status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(800)},
+                             timeout=300)
     assert status == 504, answer
 
 
@@ -134,10 +138,9 @@ def test_worker_stall_timeout_ms(cluster):
 
 def test_worker_startup_timeout_secs(cluster):
     """Nobody is there: the router waits a second, then says so. By default it would go on for half an hour."""
-    import socket
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         router = cluster.start("router", "--worker-urls", f"http://127.0.0.1:{nobody.getsockname()[1]}",
                                "--worker-startup-timeout-secs", 1, wait=False)
-        wait_for(lambda: not router.alive(), 15, "the router has given up")
-    assert ended_or_listens(router) == 1 and notes(router, "x") == []
+        wait_for(lambda: not router.alive(), 12, "the router has given up")
+    assert router.process.returncode == 1, router.text()

@@ -6,7 +6,7 @@ import socket
 from http.client import HTTPException
 
 from cluster_support import events
-from effects import MODEL, PROGRAMS, Taken, dumped, ended_or_listens, greedy, http, wait_for
+from effects import MODEL, PROGRAMS, Taken, dumped, ended_or_listens, greedy, http, threads_named, wait_for
 
 
 def connects(host, port):
@@ -70,11 +70,6 @@ def test_max_body_bytes(cluster):
     assert http("POST", server.url + "/generate", {"text": "a" * 3000, "sampling_params": greedy(1)})[0] == 413
     bootstrap = cluster.start("bootstrap-server", "--max-body-bytes", 2000)
     assert http("PUT", bootstrap.url + "/route", b" " * 3000)[0] == 413
-
-
-def threads_named(server, prefix):
-    names = [(task / "comm").read_text() for task in pathlib.Path(f"/proc/{server.pid}/task").iterdir()]
-    return len([name for name in names if name.startswith(prefix)])
 
 
 def test_http_threads(cluster):
