@@ -60,11 +60,15 @@ class Taken:
         self.socket.close()
 
 
-class Held:
-    """A request that runs until it is let go: its first token has come, thousands are left."""
+# A token takes milliseconds with these: a request of some thousand tokens lasts longer than any pause of a test.
+SLOWLY = ["--kernel-family", "reference", "--compute-threads", 1]
 
-    def __init__(self, url):
-        self.stream = events(url + "/generate", {"text": "a", "sampling_params": greedy(4000), "stream": True})
+
+class Held:
+    """A request that runs until it is let go: its first token has come, the others are left. For SLOWLY servers."""
+
+    def __init__(self, url, tokens=4000):
+        self.stream = events(url + "/generate", {"text": "a", "sampling_params": greedy(tokens), "stream": True})
         next(self.stream)
 
     def __enter__(self):

@@ -1,7 +1,7 @@
 """The router's own arguments, and those of workers that it starts."""
 import socket
 
-from effects import LONG, MODEL, Held, generate, greedy, http, wait_for
+from effects import LONG, MODEL, SLOWLY, Held, generate, greedy, http, wait_for
 
 
 def running(worker):
@@ -55,7 +55,7 @@ def test_data_parallel_size(cluster):
 
 def test_policy(cluster):
     """One worker is held. In turn, every second request goes beside what holds it; by load, none would."""
-    workers = [cluster.unified(wait=False) for _ in range(2)]
+    workers = [cluster.unified(*SLOWLY, wait=False) for _ in range(2)]
     for worker in workers:
         worker.wait_ready()
     router = cluster.router("--policy", "round_robin", workers=workers)
@@ -68,7 +68,7 @@ def test_policy(cluster):
 def test_load_balance_method(cluster):
     """As --policy, of the workers that the router starts."""
     router = cluster.start("router", *MODEL, "--dp", 2, "--load-balance-method", "round_robin",
-                           "--max-total-tokens", 16384)
+                           "--max-total-tokens", 16384, *SLOWLY)
 
     def states():
         return sorted(state["num_running_reqs"] for state in router.info()["internal_states"])
@@ -80,7 +80,7 @@ def test_load_balance_method(cluster):
 
 
 def test_prefill_policy(cluster):
-    """By load, two idle workers take turns; drawn at random they do not, but for one chance in 100000."""
+    """By load, two idle workers take turns; drawn at random they do not, but for one chance in 500000."""
     router, prefill, _ = cluster.pd(prefills=2, router_args=("--prefill-policy", "random"))
     counts = [[worker.info()["disaggregation"]["started"] for worker in prefill]]
     for i in range(20):
@@ -91,16 +91,17 @@ def test_prefill_policy(cluster):
 
 
 def test_decode_policy(cluster):
-    router, _, decode = cluster.pd(decodes=2, router_args=("--decode-policy", "round_robin"))
+    router, _, decode = cluster.pd(*SLOWLY, decodes=2, router_args=("--decode-policy", "round_robin"))
     with Held(router.url):
         generate(router.url, text="Hello", sampling_params=greedy(2))
         with Held(router.url):
+            wait_for(lambda: sum(running(worker) for worker in decode) == 2, 30, "both have reached decode")
             assert sorted(running(worker) for worker in decode) == [0, 2]
 
 
 def test_request_timeout_secs(cluster):
     """The slow kernels need several seconds for this answer."""
-    worker = cluster.unified("--kernel-family", "reference", "--compute-threads", 1)
+    worker = cluster.unified(*SLOWLY)
     router = cluster.router("--request-timeout-secs", 1, workers=[worker])
     status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(800)},
                              timeout=300)
@@ -108,32 +109,32 @@ def test_request_timeout_secs(cluster):
 
 
 def test_max_concurrent_requests(cluster):
-    worker = cluster.unified()
+    worker = cluster.unified(*SLOWLY)
     router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
-    with Held(router.url):
+    with Held(router.url, 500):
         status, answer, headers = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
     assert (status, headers["Retry-After"]) == (429, "1"), answer
 
 
 def test_queue_size(cluster):
-    worker = cluster.unified()
+    worker = cluster.unified(*SLOWLY)
     router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
-    with Held(router.url):
+    with Held(router.url, 500):
         status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
     assert status == 429, answer
 
 
 def test_worker_stall_timeout_ms(cluster):
-    """A worker that is held says nothing: the router notes for how long, and gives up on it."""
+    """A worker that is held says nothing: the router notes after how long it gave up on it."""
     worker = cluster.unified()
-    router = cluster.router("--worker-stall-timeout-ms", 300, workers=[worker])
+    router = cluster.router("--worker-stall-timeout-ms", 6000, workers=[worker])
     worker.kill(19)
     try:
-        wait_for(lambda: "has been silent for" in router.text(), 60, "the worker is given up")
+        wait_for(lambda: "has been silent for" in router.info()["workers"][0]["last_error"], 60, "given up")
     finally:
         worker.kill(18)
-    silent = int(router.text().split("has been silent for ")[1].split()[0])
-    assert 300 <= silent < 2000, silent
+    silent = int(router.info()["workers"][0]["last_error"].split("has been silent for ")[1].split()[0])
+    assert silent >= 6000, silent
 
 
 def test_worker_startup_timeout_secs(cluster):

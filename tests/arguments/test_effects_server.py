@@ -5,8 +5,7 @@ import re
 import socket
 from http.client import HTTPException
 
-from cluster_support import events
-from effects import MODEL, PROGRAMS, Taken, dumped, ended_or_listens, greedy, http, threads_named, wait_for
+from effects import MODEL, PROGRAMS, SLOWLY, Held, Taken, dumped, ended_or_listens, greedy, http, threads_named, wait_for
 
 
 def connects(host, port):
@@ -79,9 +78,8 @@ def test_http_threads(cluster):
 
 def test_shutdown_grace_period_secs(cluster):
     """No grace: what runs is cut on SIGTERM. With the default it would end by its length."""
-    server = cluster.unified("--shutdown-grace-period-secs", 0)
-    stream = events(server.url + "/generate", {"text": "a", "sampling_params": greedy(4000), "stream": True})
-    next(stream)
+    server = cluster.unified("--shutdown-grace-period-secs", 0, *SLOWLY)
+    stream = Held(server.url, 500).stream
     server.kill(15)
     ended_well = False
     try:
