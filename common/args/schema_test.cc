@@ -129,6 +129,9 @@ void compare_devices(const Entry& entry,
     if (std::set<std::string>(ours.begin(), ours.end()) != theirs[device])
       found["choices that need " + std::string(device)] = std::string(list);
   }
+  const auto without = arg["without_hardware"].as<std::string>();
+  const std::string fallback = without.starts_with("fallback: ") ? without.substr(10) : "";
+  if (entry.spec.falls_back_to != fallback) found["without_hardware"] = without;
   const bool computed = arg["default"].IsNull() && !arg["default_note"].IsNull() &&
                         arg["default_note"].as<std::string>().starts_with("computed");
   if (computed && entry.spec.default_note.empty()) found["default_note"] = "computed, untold";
