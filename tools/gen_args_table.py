@@ -68,7 +68,7 @@ def row(arg):
         quoted(arg["scope"]),
         quoted(arg["section"].split(" (--help")[0]),
         quoted(arg.get("env") or ""),
-        "true" if arg["default_applies"] == "explicit-only" or arg["dialect"] == "rtp-llm" else "false",
+        "true" if arg["default_applies"] == "explicit-only" else "false",
         range_text(arg["range"]),
         quoted(deprecated),
         quoted(first_sentence(arg["effect"])),

@@ -87,6 +87,9 @@ std::string json_schema(Program program);
 /// docs/arguments.md.
 std::string docs_markdown();
 
+/// One JSON array of all arguments: name, status, whether it is ours, its test in tests/arguments.
+std::string list_json();
+
 /// {"total":..,"works":..,"needs_hardware":..,"not_built":..,"deprecated":.., "scopes": {...},
 /// "tiers": {...}, "ours": {...}}: the schema's entries, the same per scope and per tier, and our
 /// own.
@@ -101,5 +104,7 @@ std::string_view to_string(LogLevel value);
 std::string_view to_string(SchedulePolicy value);
 std::string_view to_string(RoutingPolicy value);
 std::string_view to_string(AttentionBackend value);
+std::string_view to_string(TransferBackend value);
+std::string_view to_string(LoadFormat value);
 
 }  // namespace tandem::args

@@ -278,7 +278,7 @@ TEST(CommandLine, PrefillTakesAnOptionalBootstrapPort) {
                                     "http://e:5"});
   ASSERT_TRUE(runs(outcome)) << outcome.err;
   const std::vector<PrefillUrl> want = {{"http://a:1", std::uint16_t{8998}},
-                                        {"http://b:2", std::nullopt},
+                                        {"http://b:2", std::nullopt, true},
                                         {"http://c:3", std::nullopt}};
   EXPECT_EQ(outcome.args.router.prefill, want);
   EXPECT_EQ(outcome.args.router.decode, (std::vector<std::string>{"http://d:4", "http://e:5"}));

@@ -46,8 +46,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .section = kModel,
          .tier = 1,
          .scope = "model-loading",
-         .help =
-             "How weights are stored. auto takes safetensors files; safetensors insists on them."});
+         .help = "How weights are stored. auto and safetensors take safetensors files; dummy needs "
+                 "none and draws weights from --random-seed."});
   visit(o.context_length,
         {.name = "context-length",
          .range = kAtLeastOne,

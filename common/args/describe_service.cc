@@ -106,7 +106,7 @@ void describe(ServerOptions& o, Describe& visit) {
   visit(o.shutdown_grace_period_secs,
         {.name = "shutdown-grace-period-secs",
          .range = {.min = 0, .max = 86400},
-         .services = kEverywhere,
+         .services = kServing,
          .section = kHttp,
          .unit = Unit::kSeconds,
          .keep = true,
@@ -126,6 +126,7 @@ void describe(ParallelOptions& o, Describe& visit) {
          .scope = "parallel",
          .common = true,
          .spawn_only = true,
+         .trivial_only = true,
          .help = "Ranks that share one copy of the model. This build runs 1."});
   visit(o.dp_size,
         {.name = "data-parallel-size",
@@ -160,6 +161,7 @@ void describe(ParallelOptions& o, Describe& visit) {
          .scope = "dp-balance",
          .spawn_only = true,
          .keep = true,
+         .trivial_only = true,
          .help = "Prefill copies are chosen by bootstrap room modulo their number. With one copy: "
                  "no-op, reported."});
 }

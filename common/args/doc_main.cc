@@ -14,6 +14,7 @@ using namespace tandem::args;  // NOLINT: a program
 constexpr const char* kUsage =
     "usage: tandem-args-doc                                  docs/arguments.md\n"
     "       tandem-args-doc --json                           totals per status, scope and tier\n"
+    "       tandem-args-doc --list                           all arguments: status, test\n"
     "       tandem-args-doc --completion bash|zsh PROGRAM...  completion scripts\n"
     "       tandem-args-doc --man PROGRAM                    manual page\n"
     "       tandem-args-doc --json-schema PROGRAM            JSON Schema of the config file\n"
@@ -33,6 +34,7 @@ std::optional<Program> program_of(std::string_view name) {
 std::optional<std::string> text_of(const std::vector<std::string_view>& words) {
   if (words.empty()) return docs_markdown();
   if (words.size() == 1 && words[0] == "--json") return totals_json() + "\n";
+  if (words.size() == 1 && words[0] == "--list") return list_json() + "\n";
   if (words.size() < 2) return std::nullopt;
   const bool completion = words[0] == "--completion";
   if (completion) {

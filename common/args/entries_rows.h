@@ -86,7 +86,7 @@ inline const std::vector<Row>& rows() {
        "with a unit (512MiB, 4GB))"},
       {"http-threads", kB, "2", "4", "4", "0", "0 is out of range, expected >= 1 and <= 256"},
       {"shutdown-grace-period-secs",
-       kB,
+       kD,
        "30",
        "2m",
        "120",

@@ -28,7 +28,8 @@ TANDEM_ARGS_NAMES(TransferBackend,
                   {"ucx", TransferBackend::kUcx});
 TANDEM_ARGS_NAMES(LoadFormat,
                   {"auto", LoadFormat::kAuto},
-                  {"safetensors", LoadFormat::kSafetensors});
+                  {"safetensors", LoadFormat::kSafetensors},
+                  {"dummy", LoadFormat::kDummy});
 TANDEM_ARGS_NAMES(DType,
                   {"auto", DType::kAuto},
                   {"float16", DType::kFloat16},

@@ -280,7 +280,8 @@ struct Shape<std::vector<PrefillUrl>> {
     for (const Words& words : occurrences) {
       PrefillUrl& each = urls.emplace_back();
       TANDEM_TRY(set_url(each.url, words.front()));
-      if (words.size() < 2 || lower(words[1]) == "none") continue;
+      each.no_bootstrap = words.size() > 1 && lower(words[1]) == "none";
+      if (words.size() < 2 || each.no_bootstrap) continue;
       Spec port;
       port.range = {.min = 1, .max = 65535};
       std::uint16_t value = 0;

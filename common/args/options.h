@@ -49,7 +49,8 @@ enum class TransferBackend : std::uint8_t {
 };
 enum class LoadFormat : std::uint8_t {
   kAuto,
-  kSafetensors
+  kSafetensors,
+  kDummy
 };
 enum class DType : std::uint8_t {
   kAuto,
@@ -198,6 +199,7 @@ struct ObservabilityOptions {
 struct PrefillUrl {
   std::string url;  ///< http://host:port or grpc://host:port
   std::optional<std::uint16_t> bootstrap_port;
+  bool no_bootstrap = false;  ///< "none" was given for the port
 
   bool operator==(const PrefillUrl&) const = default;
 };

@@ -1,4 +1,5 @@
 #include "common/args/args.h"
+#include "common/args/effect_hook.h"
 #include "common/args/input.h"
 #include "common/args/text.h"
 
@@ -7,6 +8,9 @@
 #include <utility>
 
 namespace tandem::args {
+
+constinit WithoutEffect without_effect = nullptr;
+
 namespace {
 
 /// The worker roles whose arguments a router accepts because it starts such workers.
@@ -161,6 +165,14 @@ const Given* find(const std::vector<Given>& given, std::string_view dest) {
   return found == given.end() ? nullptr : &*found;
 }
 
+/// Drops what a test wants to have no effect.
+std::vector<Given> with_effect(std::vector<Given> given) {
+  if (without_effect != nullptr) {
+    std::erase_if(given, [](const Given& each) { return without_effect(each.entry->spec.name); });
+  }
+  return given;
+}
+
 ParseOutcome exit_with(int code, std::string out, std::string err) {
   ParseOutcome outcome;
   outcome.exit_code = code;
@@ -228,14 +240,16 @@ ParseOutcome parse(Program program,
   args.program = program;
   const Registry registry(args);
   Errors errors;
-  const std::vector<Given> cli = scan_command_line(registry, program, argc, argv, errors);
+  const std::vector<Given> cli =
+      with_effect(scan_command_line(registry, program, argc, argv, errors));
   if (std::optional<std::string> text = text_asked_for(program, cli, environment))
     return exit_with(0, std::move(*text), "");
   std::vector<Given> file;
   if (const Given* config = find(cli, "config")) {
-    file = read_config_file(registry, program, config->occurrences.front().front(), errors);
+    file = with_effect(
+        read_config_file(registry, program, config->occurrences.front().front(), errors));
   }
-  const std::vector<Given> env = read_environment(registry, environment, errors);
+  const std::vector<Given> env = with_effect(read_environment(registry, environment, errors));
 
   Applier applier(args, errors);
   applier.apply_addresses(file);

@@ -120,11 +120,26 @@ class Resolver {
            std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
                " beside it");
     }
-    if (r.max_concurrent_requests < 0)
-      no_op("queue_size", "without --max-concurrent-requests nobody waits");
+    router_bootstrap_port();
     if (!given("prefill_workers")) return;
     if (addresses) fail("prefill_workers", "applies to workers that the router starts");
     if (!r.pd_disaggregation) fail("prefill_workers", "needs --pd-disaggregation");
+  }
+
+  /// The port of the --prefill addresses that name none.
+  void router_bootstrap_port() {
+    RouterOptions& r = a_.router;
+    if (!r.pd_disaggregation) {
+      no_op("disaggregation_bootstrap_port", "without --pd-disaggregation no worker has one");
+    } else if (!r.has_worker_addresses()) {
+      no_op("disaggregation_bootstrap_port",
+            "workers that the router starts take ports that the system chooses");
+    }
+    if (!given("disaggregation_bootstrap_port")) return;
+    for (PrefillUrl& each : r.prefill) {
+      if (!each.bootstrap_port && !each.no_bootstrap)
+        each.bootstrap_port = a_.disaggregation.bootstrap_port;
+    }
   }
 
   void router_policies() {
@@ -133,25 +148,27 @@ class Resolver {
     const RoutingPolicy method = a_.parallel.load_balance_method == LoadBalanceMethod::kRoundRobin
                                      ? RoutingPolicy::kRoundRobin
                                      : RoutingPolicy::kLeastLoad;
-    const Origin policy_from = a_.origin("policy");
-    const Origin method_from = a_.origin("load_balance_method");
-    if (given("policy") && by_method && r.policy != method) {
-      if (policy_from == method_from) {
-        fail("policy",
-             std::string(to_string(r.policy)) +
-                 " contradicts --load-balance-method; give one of the two");
-      } else {
-        // As for one argument: the command line beats the file, which beats a variable.
-        note(NoteLevel::kInfo,
-             policy_from > method_from
-                 ? "--load-balance-method has no effect: --policy was given more directly"
-                 : "--policy has no effect: --load-balance-method was given more directly");
-      }
+    if (given("policy") && by_method && r.policy != method &&
+        a_.origin("policy") == a_.origin("load_balance_method")) {
+      fail("policy",
+           std::string(to_string(r.policy)) +
+               " contradicts --load-balance-method; give one of the two");
     }
-    if (!given("policy") || (by_method && method_from > policy_from)) {
+    // Given in different places, the stronger one counts: a flag beats the file's other name for
+    // it.
+    const bool method_wins = by_method && a_.origin("load_balance_method") > a_.origin("policy");
+    if (given("policy") && by_method && r.policy != method &&
+        a_.origin("policy") != a_.origin("load_balance_method")) {
+      note(NoteLevel::kInfo,
+           method_wins ? "--load-balance-method counts, not the weaker --policy"
+                       : "--policy counts, not the weaker --load-balance-method");
+    }
+    if (!given("policy") || method_wins) {
       if (by_method) r.policy = method;
       computed("policy");
     }
+    if (r.max_concurrent_requests < 0)
+      no_op("queue_size", "--max-concurrent-requests sets no limit, so nobody waits");
     for (const auto& [dest, field] :
          {std::pair<std::string_view, RoutingPolicy*>{"prefill_policy", &r.prefill_policy},
           {"decode_policy", &r.decode_policy}}) {
@@ -188,6 +205,19 @@ class Resolver {
     }
   }
 
+  /// --kernel-family pins what --attention-backend chooses: two explicit ones must agree.
+  void attention_and_kernels() {
+    const RuntimeOptions& run = a_.runtime;
+    if (!given("attention_backend") || run.kernel_family == KernelFamily::kAuto) return;
+    const bool native = run.attention_backend == AttentionBackend::kTorchNative;
+    const bool amx = run.kernel_family == KernelFamily::kAmx;
+    if (native == amx && (native || environment_.has_amx)) {
+      fail("attention_backend",
+           std::string(to_string(run.attention_backend)) + " contradicts --kernel-family " +
+               std::string(to_string(run.kernel_family)));
+    }
+  }
+
   void engine() {
     RuntimeOptions& run = a_.runtime;
     if (a_.parallel.tp_size != 1 && usable("tp_size")) {
@@ -220,20 +250,13 @@ class Resolver {
     }
     if (!given("mem_fraction_static")) computed("mem_fraction_static");
     no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
+    if (a_.scheduling.schedule_policy == SchedulePolicy::kLpm && a_.kv_cache.disable_radix_cache) {
+      note(NoteLevel::kWarning,
+           "--schedule-policy lpm orders by cached prefix, and --disable-radix-cache leaves none; "
+           "using fcfs");
+      a_.scheduling.schedule_policy = SchedulePolicy::kFcfs;
+    }
     sizes();
-  }
-
-  /// --kernel-family pins kernels; it must not overrule an attention backend that was asked for.
-  void attention_and_kernels() {
-    const RuntimeOptions& run = a_.runtime;
-    const KernelFamily family = run.kernel_family;
-    if (family == KernelFamily::kAuto || !given("kernel_family") || !given("attention_backend"))
-      return;
-    const bool amx = run.attention_backend == AttentionBackend::kIntelAmx;
-    if (amx == (family == KernelFamily::kAmx)) return;
-    fail("kernel_family",
-         std::string(to_string(family)) + " contradicts --attention-backend " +
-             std::string(to_string(run.attention_backend)) + "; give one of the two");
   }
 
   [[nodiscard]] std::int64_t chunk_by_memory() const {
@@ -314,7 +337,11 @@ class Resolver {
       }
       return;
     }
-    if (!prefill) return;
+    if (!prefill) {
+      no_op("disaggregation_bootstrap_port",
+            "the router tells decode where each prefill worker is");
+      return;
+    }
     // --port 0 asks the system for every port that nobody named.
     if (a_.server.port == 0 && !given("disaggregation_bootstrap_port")) {
       pd.bootstrap_port = 0;

@@ -113,7 +113,7 @@ TEST(Resolve, NoOpsAndFallbacksAreReportedByName) {
       {"queue without a limit",
        kR,
        {"--queue-size", "7"},
-       "--queue-size has no effect: without --max-concurrent-requests nobody waits"},
+       "--queue-size has no effect: --max-concurrent-requests sets no limit, so nobody waits"},
       {"sampler of a GPU",
        kP,
        {"--sampling-backend", "flashinfer"},
@@ -210,16 +210,6 @@ TEST(Resolve, WorkerConflicts) {
        "argument --disaggregation-bootstrap-port: excludes --disaggregation-bootstrap-address: "
        "with an outside service "
        "the embedded one does not run"},
-      {"kernels against attention",
-       kP,
-       {"--model", "/m", "--kernel-family", "amx", "--attention-backend", "torch_native"},
-       "argument --kernel-family: amx contradicts --attention-backend torch_native; give one of "
-       "the two"},
-      {"attention against kernels",
-       kP,
-       {"--model", "/m", "--kernel-family", "avx2", "--attention-backend", "intel_amx"},
-       "argument --kernel-family: avx2 contradicts --attention-backend intel_amx; give one of "
-       "the two"},
       {"kernels of that attention",
        kP,
        {"--model", "/m", "--kernel-family", "avx2", "--attention-backend", "torch_native"},
@@ -307,8 +297,7 @@ TEST(Resolve, TheMoreDirectOfTwoArgumentsRules) {
   ASSERT_TRUE(runs(method)) << method.err;
   EXPECT_EQ(method.args.router.policy, RoutingPolicy::kRoundRobin);
   ASSERT_EQ(method.args.notes.size(), 1U);
-  EXPECT_EQ(method.args.notes[0].text,
-            "--policy has no effect: --load-balance-method was given more directly");
+  EXPECT_EQ(method.args.notes[0].text, "--load-balance-method counts, not the weaker --policy");
   const ParseOutcome policy =
       run_yaml(kR, "load-balance-method: round_robin\n", with(model, {"--policy", "random"}));
   ASSERT_TRUE(runs(policy)) << policy.err;

@@ -78,6 +78,7 @@ struct Spec {
   bool spawn_only = false;     ///< on the router: only when it starts its own workers
   bool keep = false;           ///< on the router: not forwarded to workers
   bool pd_only = false;        ///< no effect with --disaggregation-mode null
+  bool trivial_only = false;   ///< takes values that change nothing; the others are not built yet
   bool explicit_only = false;  ///< documented default is not in force when absent
   std::string_view deprecated_for = "";
   std::string_view help = "";
@@ -104,6 +105,21 @@ struct Entry {
 
 /// Owns texts that are made rather than written, such as a name with underscores.
 using Texts = std::deque<std::string>;
+
+/// How far an argument is built.
+enum class Readiness : std::uint8_t {
+  kWorks,          ///< a test sees its effect
+  kNeedsHardware,  ///< every choice but one; checked without it: refused, or the told fallback
+  kNotBuilt,       ///< refused by name, but for values that change nothing
+  kDeprecated      ///< works as another argument, with one warning
+};
+
+/// Derived from the description.
+Readiness readiness(const Entry& entry);
+/// "works", "needs hardware", "not built yet", "deprecated".
+std::string_view readiness_name(Readiness readiness);
+/// The test in tests/arguments that sees the effect: "test_page_size"; "" when there is no field.
+std::string effect_test(const Entry& entry);
 
 /// The visitor of every describe(): binds specs to fields.
 class Describe {

@@ -1,0 +1,147 @@
+"""The router's own arguments, and those of workers that it starts."""
+import socket
+
+from effects import LONG, MODEL, SLOWLY, Held, generate, greedy, http, wait_for
+
+
+def running(worker):
+    return worker.info()["internal_states"][0]["num_running_reqs"]
+
+
+def rises(counts):
+    """Whose number rose from one snapshot to the next."""
+    return [[b - a for a, b in zip(*pair)].index(1) for pair in zip(counts, counts[1:])]
+
+
+def test_worker_urls(cluster):
+    worker = cluster.unified()
+    router = cluster.router(workers=[worker])
+    assert len(generate(router.url, text="Hello", sampling_params=greedy(4))["output_ids"]) == 4
+    assert router.info()["workers"][0]["http_address"] == worker.url.removeprefix("http://")
+
+
+def test_pd_disaggregation(cluster):
+    """A router that starts its workers starts one of each role."""
+    router = cluster.start("router", *MODEL, "--pd-disaggregation", "--max-total-tokens", 4096)
+    assert len(generate(router.url, text=LONG, sampling_params=greedy(4))["output_ids"]) == 4
+    assert sorted(worker["role"] for worker in router.info()["workers"]) == ["decode", "prefill"]
+
+
+def test_prefill(cluster):
+    router, prefill, _ = cluster.pd()
+    generate(router.url, text=LONG, sampling_params=greedy(4))
+    assert prefill[0].info()["disaggregation"]["started"] == 1
+
+
+def test_decode(cluster):
+    router, _, decode = cluster.pd()
+    generate(router.url, text=LONG, sampling_params=greedy(4))
+    assert decode[0].info()["disaggregation"]["succeeded"] == 1
+
+
+def test_prefill_workers(cluster):
+    router = cluster.start("router", *MODEL, "--pd-disaggregation", "--prefill-workers", 2, "--max-total-tokens", 4096)
+    wait_for(lambda: len(router.info()["internal_states"]) >= 2, 30, "workers")
+    assert router.text().count("event=worker_started") == 3, router.text()
+
+
+def test_data_parallel_size(cluster):
+    router = cluster.start("router", *MODEL, "--dp", 2, "--max-total-tokens", 4096)
+    assert router.text().count("event=worker_started") == 2 and router.info()["dp_size"] == 2
+    for _ in range(4):
+        generate(router.url, text="Hello", sampling_params=greedy(4))
+    wait_for(lambda: len(router.info()["internal_states"]) == 2, 30, "both are known")
+
+
+def test_policy(cluster):
+    """One worker is held. In turn, every second request goes beside what holds it; by load, none would."""
+    workers = [cluster.unified(*SLOWLY, wait=False) for _ in range(2)]
+    for worker in workers:
+        worker.wait_ready()
+    router = cluster.router("--policy", "round_robin", workers=workers)
+    with Held(router.url):
+        generate(router.url, text="Hello", sampling_params=greedy(1))
+        with Held(router.url):
+            assert sorted(running(worker) for worker in workers) == [0, 2]
+
+
+def test_load_balance_method(cluster):
+    """As --policy, of the workers that the router starts."""
+    router = cluster.start("router", *MODEL, "--dp", 2, "--load-balance-method", "round_robin",
+                           "--max-total-tokens", 16384, *SLOWLY)
+
+    def states():
+        return sorted(state["num_running_reqs"] for state in router.info()["internal_states"])
+    with Held(router.url):
+        generate(router.url, text="Hello", sampling_params=greedy(1))
+        with Held(router.url):
+            wait_for(lambda: sum(states()) == 2, 30, "the router knows of both")
+            assert states() == [0, 2]
+
+
+def test_prefill_policy(cluster):
+    """By load, two idle workers take turns; drawn at random they do not, but for one chance in 500000."""
+    router, prefill, _ = cluster.pd(prefills=2, router_args=("--prefill-policy", "random"))
+    counts = [[worker.info()["disaggregation"]["started"] for worker in prefill]]
+    for i in range(20):
+        generate(router.url, input_ids=[10 + i] * 8, sampling_params=greedy(2))
+        counts.append([worker.info()["disaggregation"]["started"] for worker in prefill])
+    chosen = rises(counts)
+    assert any(a == b for a, b in zip(chosen, chosen[1:])), chosen
+
+
+def test_decode_policy(cluster):
+    router, _, decode = cluster.pd(*SLOWLY, decodes=2, router_args=("--decode-policy", "round_robin"))
+    with Held(router.url):
+        generate(router.url, text="Hello", sampling_params=greedy(2))
+        with Held(router.url):
+            wait_for(lambda: sum(running(worker) for worker in decode) == 2, 30, "both have reached decode")
+            assert sorted(running(worker) for worker in decode) == [0, 2]
+
+
+def test_request_timeout_secs(cluster):
+    """The slow kernels need several seconds for this answer."""
+    worker = cluster.unified(*SLOWLY)
+    router = cluster.router("--request-timeout-secs", 1, workers=[worker])
+    status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(800)},
+                             timeout=300)
+    assert status == 504, answer
+
+
+def test_max_concurrent_requests(cluster):
+    worker = cluster.unified(*SLOWLY)
+    router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
+    with Held(router.url, 500):
+        status, answer, headers = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
+    assert (status, headers["Retry-After"]) == (429, "1"), answer
+
+
+def test_queue_size(cluster):
+    worker = cluster.unified(*SLOWLY)
+    router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
+    with Held(router.url, 500):
+        status, answer, _ = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
+    assert status == 429, answer
+
+
+def test_worker_stall_timeout_ms(cluster):
+    """A worker that is held says nothing: the router notes after how long it gave up on it."""
+    worker = cluster.unified()
+    router = cluster.router("--worker-stall-timeout-ms", 6000, workers=[worker])
+    worker.kill(19)
+    try:
+        wait_for(lambda: "has been silent for" in router.info()["workers"][0]["last_error"], 60, "given up")
+    finally:
+        worker.kill(18)
+    silent = int(router.info()["workers"][0]["last_error"].split("has been silent for ")[1].split()[0])
+    assert silent >= 6000, silent
+
+
+def test_worker_startup_timeout_secs(cluster):
+    """Nobody is there: the router waits a second, then says so. By default it would go on for half an hour."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        router = cluster.start("router", "--worker-urls", f"http://127.0.0.1:{nobody.getsockname()[1]}",
+                               "--worker-startup-timeout-secs", 1, wait=False)
+        wait_for(lambda: not router.alive(), 12, "the router has given up")
+    assert router.process.returncode == 1, router.text()
