@@ -60,7 +60,7 @@ bool TextStream::add(std::string_view text, std::string* out) {
       const std::size_t at = held_.find(stop);
       if (at == std::string::npos) continue;
       const std::size_t end = at + stop.size();
-      if (end < best_end || (end == best_end && stop.size() > best->size())) {
+      if (best == nullptr || end < best_end || (end == best_end && stop.size() > best->size())) {
         best_end = end;
         best = &stop;
       }
