@@ -28,4 +28,4 @@ def test_failure_points(cluster):
     server = cluster.unified("--failure-points", "model.forward=error")
     status, answer, _ = http("POST", server.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
     assert status == 500, answer
-    assert "event=failure_points_active points=model.forward=error" in server.text()
+    assert "event=failure_points_active" in server.text()
