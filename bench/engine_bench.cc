@@ -1,112 +1,312 @@
-// Tokens per second of the shipped model through the engine: one long prompt, then one and eight
-// streams. Prints JSON. Usage: engine_bench [model folder] [threads]
+// A model through the engine, against what the machine can do: JSON lines. First the limits, then a
+// row per load with tokens per second and the share of the bound, then what each op took of the
+// fastest step and its share of its own bound (the longer of reading and multiplying).
+//   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
+//                [--context N]... [--streams N]... [--budget SECONDS]
+// --dummy makes random weights from config.json alone. --quantization none, int8wo, int4wo-128 or
+// w8a8_int8; several give one set of rows each.
 #include "common/engine/engine.h"
 
+#include "bench/limits.h"
+#include "bench/timed_backend.h"
 #include "common/base/clock.h"
 #include "common/engine/model_executor.h"
 #include "common/model/model.h"
-#include "kernels/api/backend.h"
 
-#include <cstdio>
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
-constexpr std::int32_t kPromptTokens = 2048;
-constexpr std::int32_t kOutputTokens = 256;
+constexpr model::Quantization kQuantizations[] = {model::Quantization::kNone,
+                                                  model::Quantization::kInt8WeightOnly,
+                                                  model::Quantization::kInt4WeightOnly128,
+                                                  model::Quantization::kW8A8Int8};
 
-core::Request make_request(std::uint64_t id, std::int32_t prompt, std::int32_t output) {
-  core::Request request;
-  request.id = {id};
-  for (std::int32_t i = 0; i < prompt; ++i) {
-    request.input_ids.push_back(
-        static_cast<core::TokenId>((static_cast<std::uint64_t>(i) * 37 + id * 101) % 1000) + 10);
+struct Flags {
+  std::string folder = TANDEM_DEMO_MODEL;
+  bool dummy = false;
+  std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
+  kernels::Family family = kernels::Family::kAuto;
+  std::vector<model::Quantization> quantizations;
+  std::vector<std::int32_t> contexts;
+  std::vector<std::int32_t> streams;
+  double budget_s = 1.0;
+};
+
+bool parse_quantization(std::string_view name, Flags& flags) {
+  for (const model::Quantization each : kQuantizations) {
+    if (model::quantization_name(each) != name) continue;
+    flags.quantizations.push_back(each);
+    return true;
   }
-  request.sampling.max_new_tokens = output;
-  request.sampling.temperature = 0;
-  request.sampling.ignore_eos = true;
-  return request;
+  return false;
 }
 
-/// Seconds until all requests have ended; -1 when one failed.
-double run(engine::Engine& engine, int streams, std::int32_t prompt, std::int32_t output) {
-  static std::uint64_t next_id = 1;
-  bool failed = false;
-  const Time start = steady_clock().now();
-  for (int i = 0; i < streams; ++i) {
-    const Status status =
-        engine.submit(make_request(next_id++, prompt, output), [&](core::TokenEvent&& event) {
-          failed |= event.finish && event.finish->kind == core::FinishKind::kAbort;
-        });
-    if (!status.ok()) return -1;
+bool parse_flag(std::string_view name, const char* value, Flags& flags) {
+  if (name == "--model") {
+    flags.folder = value;
+    return true;
   }
-  while (engine.has_work())
-    engine.step(steady_clock().now());
-  return failed ? -1 : (steady_clock().now() - start).seconds();
+  if (name == "--family") return kernels::parse_family(value, &flags.family);
+  if (name == "--quantization") return parse_quantization(value, flags);
+  const double number = std::strtod(value, nullptr);
+  if (number <= 0) return false;
+  if (name == "--threads") {
+    flags.threads = static_cast<std::size_t>(number);
+  } else if (name == "--context") {
+    flags.contexts.push_back(static_cast<std::int32_t>(number));
+  } else if (name == "--streams") {
+    flags.streams.push_back(static_cast<std::int32_t>(number));
+  } else if (name == "--budget") {
+    flags.budget_s = number;
+  } else {
+    return false;
+  }
+  return true;
 }
 
-int bench(const std::string& folder, std::size_t threads) {
+bool parse(int argc, char** argv, Flags& flags) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--dummy") {
+      flags.dummy = true;
+    } else if (i + 1 >= argc || !parse_flag(name, argv[++i], flags)) {
+      return false;
+    }
+  }
+  if (flags.quantizations.empty()) flags.quantizations = {model::Quantization::kNone};
+  if (flags.contexts.empty()) flags.contexts = {128, 2048};
+  if (flags.streams.empty()) flags.streams = {1, 8, 32};
+  return true;
+}
+
+/// Time that the machine cannot do without.
+double bound_s(const OpCost& cost, const Limits& limits) {
+  double compute = cost.flops / limits.fma_gflop_s * 1e-9;
+  if (cost.int8_ops > 0 && limits.int8_gop_s > 0) {
+    compute += cost.int8_ops / limits.int8_gop_s * 1e-9;
+  }
+  return std::max(cost.bytes / limits.read_gb_s * 1e-9, compute);
+}
+
+/// One step's time and what it went to.
+struct Step {
+  double seconds = 1e30;
+  std::map<std::string, OpCost> costs;
+};
+
+class Bench {
+ public:
+  Bench(const Flags& flags, TimedBackend& backend, kernels::ThreadPool& pool, const Limits& limits)
+      : flags_(flags), backend_(backend), pool_(pool), limits_(limits) {}
+
+  Status run(model::Quantization quantization) {
+    quantization_ = quantization;
+    model::LoadOptions load;
+    load.folder = flags_.folder;
+    load.dummy_weights = flags_.dummy;
+    load.quantization = quantization;
+    load.backend = &backend_;
+    load.pool = &pool_;
+    load.limits.token_count_max = 4096;
+    const double start = now_s();
+    TANDEM_TRY(model_, model::Model::load(load));
+    fmt::print(R"({{"bench": "load", "weights": "{}", "seconds": {:.2f}, "weight_bytes": {}}})"
+               "\n",
+               weights_name(),
+               now_s() - start,
+               model_->memory_plan(16).weight_bytes);
+    for (const std::int32_t context : flags_.contexts)
+      TANDEM_TRY(prefill(context));
+    for (const std::int32_t context : flags_.contexts) {
+      for (const std::int32_t streams : flags_.streams)
+        TANDEM_TRY(decode(context, streams));
+    }
+    model_.reset();
+    return {};
+  }
+
+ private:
+  [[nodiscard]] std::string weights_name() const {
+    return quantization_ == model::Quantization::kNone
+               ? std::string(kernels::dtype_name(model_->dtype()))
+               : std::string(model::quantization_name(quantization_));
+  }
+
+  Status make_engine(std::int64_t tokens) {
+    engine_.reset();
+    executor_ = std::make_unique<engine::ModelExecutor>(model_.get(), 16);
+    engine::EngineOptions options;
+    options.max_total_tokens = tokens;
+    options.page_size = 16;
+    options.chunked_prefill_size = 2048;
+    // The second run of a prompt must not be served from the cache.
+    options.disable_radix_cache = true;
+    TANDEM_TRY(engine_, engine::Engine::create(options, executor_.get()));
+    return {};
+  }
+
+  Status submit(std::int32_t prompt, std::int32_t output) {
+    core::Request request;
+    request.id = {++next_id_};
+    for (std::int32_t i = 0; i < prompt; ++i) {
+      const auto mixed = static_cast<std::uint64_t>(i) * 37 + next_id_ * 101;
+      request.input_ids.push_back(static_cast<core::TokenId>(mixed % 1000) + 10);
+    }
+    request.sampling.max_new_tokens = output;
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    return engine_->submit(std::move(request), [this](core::TokenEvent&& event) {
+      events_ += event.tokens.empty() ? 0 : 1;
+    });
+  }
+
+  double timed_step(Step& best) {
+    backend_.reset();
+    const double start = now_s();
+    engine_->step(steady_clock().now());
+    const double seconds = now_s() - start;
+    if (seconds < best.seconds) best = {seconds, backend_.costs()};
+    return seconds;
+  }
+
+  Status prefill(std::int32_t context) {
+    TANDEM_TRY(make_engine(context + 256));
+    Step best;
+    double spent = 0;
+    // The first run touches pages and scratch.
+    for (int runs = 0; runs < 3 || spent < flags_.budget_s; ++runs) {
+      TANDEM_TRY(submit(context, 1));
+      spent += timed_step(best);
+      while (engine_->has_work())
+        engine_->step(steady_clock().now());
+    }
+    report("prefill", context, 1, context, best);
+    return {};
+  }
+
+  Status decode(std::int32_t context, std::int32_t streams) {
+    constexpr std::int32_t kSteps = 96;
+    const std::int64_t tokens = static_cast<std::int64_t>(streams) * (context + 2 * kSteps + 16);
+    TANDEM_TRY(make_engine(tokens));
+    events_ = 0;
+    std::int64_t before = 0;
+    for (std::int32_t i = 0; i < streams; ++i)
+      TANDEM_TRY(submit(context, kSteps + streams));
+    Step best;
+    double spent = 0;
+    while (engine_->has_work()) {
+      before = events_;
+      Step step;
+      const double seconds = timed_step(step);
+      // Prompts are over once every stream gets a token in every step.
+      if (events_ - before != streams || events_ <= streams) continue;
+      spent += seconds;
+      if (step.seconds < best.seconds) best = std::move(step);
+      if (spent > flags_.budget_s) break;
+    }
+    report("decode", context, streams, streams, best);
+    engine_.reset();
+    return {};
+  }
+
+  void report(const char* name,
+              std::int32_t context,
+              std::int32_t streams,
+              std::int32_t tokens,
+              const Step& step) {
+    double bound = 0;
+    double inside = 0;
+    for (const auto& [op, cost] : step.costs) {
+      bound += bound_s(cost, limits_);
+      inside += cost.seconds;
+    }
+    fmt::print(R"({{"bench": "{}", "weights": "{}", "context": {}, "streams": {}, "ms": {:.3f}, )"
+               R"("tokens_per_s": {:.1f}, "share_of_bound": {:.3f}, "outside_ops_ms": {:.3f}}})"
+               "\n",
+               name,
+               weights_name(),
+               context,
+               streams,
+               step.seconds * 1e3,
+               tokens / step.seconds,
+               bound / step.seconds,
+               (step.seconds - inside) * 1e3);
+    for (const auto& [op, cost] : step.costs) {
+      fmt::print(R"(  {{"op": "{}", "calls": {}, "ms": {:.3f}, "share_of_step": {:.3f}, )"
+                 R"("share_of_bound": {:.3f}, "gb_per_s": {:.1f}, "gop_per_s": {:.0f}}})"
+                 "\n",
+                 op,
+                 cost.calls,
+                 cost.seconds * 1e3,
+                 cost.seconds / step.seconds,
+                 bound_s(cost, limits_) / cost.seconds,
+                 cost.bytes / cost.seconds * 1e-9,
+                 (cost.flops + cost.int8_ops) / cost.seconds * 1e-9);
+    }
+    (void)std::fflush(stdout);
+  }
+
+  const Flags& flags_;
+  TimedBackend& backend_;
+  kernels::ThreadPool& pool_;
+  Limits limits_;
+  model::Quantization quantization_ = model::Quantization::kNone;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<engine::ModelExecutor> executor_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::uint64_t next_id_ = 0;
+  std::int64_t events_ = 0;
+};
+
+int run(const Flags& flags) {
   std::string reason;
-  const kernels::Backend* backend = kernels::select(kernels::Family::kAuto, &reason);
+  const kernels::Backend* backend = kernels::select(flags.family, &reason);
   if (backend == nullptr) {
-    std::fprintf(stderr, "engine_bench: %s\n", reason.c_str());
+    fmt::print(stderr, "engine_bench: {}\n", reason);
     return 1;
   }
-  kernels::ThreadPool pool(threads);
-  model::LoadOptions load;
-  load.folder = folder;
-  load.backend = backend;
-  load.pool = &pool;
-  auto model = model::Model::load(load);
-  if (!model.ok()) {
-    std::fprintf(stderr, "engine_bench: %s\n", model.status().message().c_str());
+  kernels::ThreadPool pool(flags.threads);
+  use_cpu_time = pool.thread_count() == 1;
+  TimedBackend timed(*backend);
+  for (const model::Quantization quantization : flags.quantizations) {
+    // Measured again for each: neighbours come and go.
+    const Limits limits = measure_limits(*backend, pool, 0.3);
+    fmt::print(R"({{"bench": "limits", "family": "{}", "threads": {}, "clock": "{}", )"
+               R"("read_gb_s": {:.1f}, "fma_gflop_s": {:.0f}, "int8_gop_s": {:.0f}}})"
+               "\n",
+               kernels::family_name(backend->family()),
+               pool.thread_count(),
+               use_cpu_time ? "cpu" : "wall",
+               limits.read_gb_s,
+               limits.fma_gflop_s,
+               limits.int8_gop_s);
+    const Status status = Bench(flags, timed, pool, limits).run(quantization);
+    if (status.ok()) continue;
+    fmt::print(stderr, "engine_bench: {}\n", status.message());
     return 1;
   }
-  engine::ModelExecutor executor(model->get(), 16);
-  engine::EngineOptions options;
-  options.max_total_tokens = 32768;
-  options.page_size = 16;
-  options.chunked_prefill_size = 2048;
-  // The second run of a prompt must not be served from the cache.
-  options.disable_radix_cache = true;
-  auto engine = engine::Engine::create(options, &executor);
-  if (!engine.ok()) {
-    std::fprintf(stderr, "engine_bench: %s\n", engine.status().message().c_str());
-    return 1;
-  }
-  run(**engine, 1, kPromptTokens, 1);  // touches pages and scratch once
-  const double prefill = run(**engine, 1, kPromptTokens, 1);
-  const double one = run(**engine, 1, 16, kOutputTokens);
-  const double eight = run(**engine, 8, 16, kOutputTokens);
-  // Decode reads all weights once a step: the share of that bound needs the machine's bandwidth,
-  // which kernels_bench measures; here the bytes are given.
-  const auto plan = (*model)->memory_plan(16);
-  std::printf(
-      "{\"bench\": \"engine\", \"model\": \"%s\", \"family\": \"%s\", \"threads\": %zu, "
-      "\"prefill_tokens_per_s\": %.0f, \"decode_1_tokens_per_s\": %.0f, "
-      "\"decode_8_tokens_per_s\": %.0f, \"weight_bytes\": %llu, \"decode_1_weight_gb_per_s\": "
-      "%.2f}\n",
-      folder.c_str(),
-      std::string(kernels::family_name(backend->family())).c_str(),
-      pool.thread_count(),
-      kPromptTokens / prefill,
-      kOutputTokens / one,
-      8 * kOutputTokens / eight,
-      static_cast<unsigned long long>(plan.weight_bytes),
-      static_cast<double>(plan.weight_bytes) * kOutputTokens / one * 1e-9);
-  return prefill > 0 && one > 0 && eight > 0 ? 0 : 1;
+  return 0;
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  const std::string folder = argc > 1 ? argv[1] : TANDEM_DEMO_MODEL;
-  const long threads = argc > 2 ? std::strtol(argv[2], nullptr, 10) : 0;
-  const std::size_t all = std::thread::hardware_concurrency();
-  return tandem::bench(folder, threads > 0 ? static_cast<std::size_t>(threads) : all);
+  tandem::bench::Flags flags;
+  if (!tandem::bench::parse(argc, argv, flags)) {
+    fmt::print(stderr,
+               "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
+               "[--quantization NAME]... [--context N]... [--streams N]... [--budget SECONDS]\n");
+    return 2;
+  }
+  return tandem::bench::run(flags);
 }

@@ -1,31 +1,26 @@
 // Kernel speed as JSON lines: achieved figure, the limit measured in the same run, and their ratio.
 //   kernels_bench [--threads N] [--family NAME] [--quick]
+#include "bench/limits.h"
 #include "kernels/api/backend.h"
 #include "kernels/api/convert.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include <sys/mman.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <string_view>
 
 namespace {
 
+using tandem::bench::best_time;
+using tandem::bench::Limits;
+using tandem::bench::use_cpu_time;
 using tandem::kernels::Backend;
 using tandem::kernels::DType;
 using tandem::kernels::Family;
 using tandem::kernels::ThreadPool;
-
-struct Limits {
-  double read_gb_s = 0;
-  double fma_gflop_s = 0;
-};
+using tandem::kernels::WeightScheme;
 
 struct Setup {
   const Backend& backend;
@@ -34,164 +29,19 @@ struct Setup {
   Limits limits;
 };
 
-// With one thread, processor time: neighbours on a shared machine then cost only cache and
-// bandwidth. With several, wall time.
-bool use_cpu_time = false;
-
-double now_s() {
-  timespec time{};
-  clock_gettime(use_cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-// Seconds of the fastest of as many runs as the budget allows (at least 3): others share the
-// machine.
-template <class Fn>
-double best_time(double budget_s, Fn fn) {
-  fn();
-  double best = 1e30;
-  const double end = now_s() + budget_s;
-  for (int runs = 0; runs < 3 || now_s() < end; ++runs) {
-    const double start = now_s();
-    fn();
-    best = std::min(best, now_s() - start);
-  }
-  return best;
-}
-
-volatile float sink = 0;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void fma_loop_512(std::size_t rounds) {
-  __m512 sums[12];
-  for (auto& sum : sums)
-    sum = _mm512_set1_ps(1.0F);
-  const __m512 a = _mm512_set1_ps(0.999F);
-  const __m512 b = _mm512_set1_ps(0.001F);
-  for (std::size_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (auto& sum : sums)
-      sum = _mm512_fmadd_ps(sum, a, b);
-  }
-  __m512 total = sums[0];
-  for (int i = 1; i < 12; ++i)
-    total = _mm512_add_ps(total, sums[i]);
-  float lanes[16];
-  _mm512_storeu_ps(lanes, total);
-  sink = lanes[0];
-}
-
-__attribute__((target("avx2,fma"))) void fma_loop_256(std::size_t rounds) {
-  __m256 sums[12];
-  for (auto& sum : sums)
-    sum = _mm256_set1_ps(1.0F);
-  const __m256 a = _mm256_set1_ps(0.999F);
-  const __m256 b = _mm256_set1_ps(0.001F);
-  for (std::size_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (auto& sum : sums)
-      sum = _mm256_fmadd_ps(sum, a, b);
-  }
-  __m256 total = sums[0];
-  for (int i = 1; i < 12; ++i)
-    total = _mm256_add_ps(total, sums[i]);
-  float lanes[8];
-  _mm256_storeu_ps(lanes, total);
-  sink = lanes[0];
-}
-#endif
-
-void fma_loop_scalar(std::size_t rounds) {
-  float sums[8] = {};
-  for (std::size_t i = 0; i < rounds; ++i) {
-    for (float& sum : sums)
-      sum = sum * 0.999F + 0.001F;
-  }
-  sink = sums[0];
-}
-
-// f32 multiply-adds of the family's own vectors, all threads.
-double measure_fma(const Backend& backend, ThreadPool& pool, double budget_s) {
-  constexpr std::size_t kRounds = 1'000'000;
-  void (*loop)(std::size_t) = &fma_loop_scalar;
-  double flop_per_round = 8 * 2;
-#if defined(__x86_64__)
-  if (backend.family() == Family::kAvx512 || backend.family() == Family::kAmx) {
-    loop = &fma_loop_512;
-    flop_per_round = 12 * 16 * 2;
-  } else if (backend.family() == Family::kAvx2) {
-    loop = &fma_loop_256;
-    flop_per_round = 12 * 8 * 2;
-  }
-#else
-  (void)backend;
-#endif
-  const std::size_t threads = pool.thread_count();
-  const double seconds = best_time(budget_s, [&] {
-    pool.parallel_for(threads, [&](std::size_t, std::size_t) { loop(kRounds); });
-  });
-  return static_cast<double>(threads * kRounds) * flop_per_round / seconds * 1e-9;
-}
-
-void read_loop_scalar(const std::uint64_t* words, std::size_t count) {
-  std::uint64_t sums[8] = {};
-  for (std::size_t i = 0; i < count; i += 8) {
-    for (std::size_t j = 0; j < 8; ++j)
-      sums[j] |= words[i + j];
-  }
-  for (const std::uint64_t sum : sums) {
-    if (sum == 0) sink = 1;
-  }
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void read_loop_256(const std::uint64_t* words, std::size_t count) {
-  const auto* vectors = reinterpret_cast<const __m256i*>(words);
-  __m256i sums[8];
-  for (auto& sum : sums)
-    sum = _mm256_setzero_si256();
-  for (std::size_t i = 0; i < count / 4; i += 8) {
-#pragma GCC unroll 8
-    for (std::size_t j = 0; j < 8; ++j)
-      sums[j] = _mm256_or_si256(sums[j], _mm256_loadu_si256(vectors + i + j));
-  }
-  for (const auto& sum : sums) {
-    if (_mm256_testz_si256(sum, sum) != 0) sink = 1;
-  }
-}
-#endif
-
-double measure_read(const Backend& backend, ThreadPool& pool, double budget_s) {
-  constexpr std::size_t kWords = std::size_t{32} << 20;  // 256 MiB, beyond any cache here
-  constexpr std::size_t kPieces = 256;
-  void (*loop)(const std::uint64_t*, std::size_t) = &read_loop_scalar;
-#if defined(__x86_64__)
-  if (backend.family() >= Family::kAvx2) loop = &read_loop_256;
-#else
-  (void)backend;
-#endif
-  const std::vector<std::uint64_t> memory(kWords, 1);
-  const double seconds = best_time(budget_s, [&] {
-    pool.parallel_for(kPieces, [&](std::size_t piece, std::size_t) {
-      loop(memory.data() + piece * (kWords / kPieces), kWords / kPieces);
-    });
-  });
-  return static_cast<double>(kWords * 8) / seconds * 1e-9;
-}
-
 void report(const Setup& setup,
             const char* op,
             const char* shape,
-            DType dtype,
+            std::string_view format,
             double seconds,
             double bytes,
-            double flops) {
+            double flops,
+            double peak) {
   const double gb_s = bytes / seconds * 1e-9;
   const double gflop_s = flops / seconds * 1e-9;
   // The binding limit is the one whose own time is longer.
-  const bool memory_bound = bytes / setup.limits.read_gb_s > flops / setup.limits.fma_gflop_s;
-  const double fraction =
-      memory_bound ? gb_s / setup.limits.read_gb_s : gflop_s / setup.limits.fma_gflop_s;
+  const bool memory_bound = bytes / setup.limits.read_gb_s > flops / peak;
+  const double fraction = memory_bound ? gb_s / setup.limits.read_gb_s : gflop_s / peak;
   std::printf(
       "{\"bench\":\"%s\",\"family\":\"%s\",\"threads\":%zu,\"shape\":\"%s\",\"dtype\":\"%s\","
       "\"ms\":%.4f,\"gb_s\":%.2f,\"gflop_s\":%.2f,\"limit\":\"%s\",\"limit_value\":%.2f,"
@@ -200,12 +50,12 @@ void report(const Setup& setup,
       std::string(tandem::kernels::family_name(setup.backend.family())).c_str(),
       setup.pool.thread_count(),
       shape,
-      std::string(tandem::kernels::dtype_name(dtype)).c_str(),
+      std::string(format).c_str(),
       seconds * 1e3,
       gb_s,
       gflop_s,
-      memory_bound ? "read_gb_s" : "fma_gflop_s",
-      memory_bound ? setup.limits.read_gb_s : setup.limits.fma_gflop_s,
+      memory_bound ? "read_gb_s" : "peak_gflop_s",
+      memory_bound ? setup.limits.read_gb_s : peak,
       fraction);
   std::fflush(stdout);
 }
@@ -217,16 +67,21 @@ std::vector<float> ramp(std::size_t count) {
   return values;
 }
 
+struct Format {
+  const char* name;
+  tandem::kernels::WeightFormat format;
+};
+
 // Several copies of the weight, so that a decode step finds it in memory and not in a cache.
-void bench_linear(const Setup& setup, std::size_t n, std::size_t k, DType dtype) {
+void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format& format) {
   const std::vector<float> source = ramp(n * k);
   const tandem::kernels::MatrixView view{
       .data = source.data(), .dtype = DType::kF32, .rows = n, .cols = k};
-  const std::size_t bytes = setup.backend.packed_bytes(n, k, dtype);
+  const std::size_t bytes = setup.backend.packed_bytes(n, k, format.format);
   const std::size_t copies = std::max<std::size_t>(1, (std::size_t{192} << 20) / bytes);
   std::vector<std::unique_ptr<tandem::kernels::PackedWeight>> weights;
   for (std::size_t i = 0; i < copies; ++i) {
-    weights.push_back(setup.backend.pack({&view, 1}, dtype, setup.pool));
+    weights.push_back(setup.backend.pack({&view, 1}, format.format, setup.pool));
     if (weights.back() == nullptr) return;
   }
   for (const std::size_t tokens : {1U, 8U, 512U}) {
@@ -245,12 +100,38 @@ void bench_linear(const Setup& setup, std::size_t n, std::size_t k, DType dtype)
     report(setup,
            "linear",
            shape,
-           dtype,
+           format.name,
            seconds / static_cast<double>(uses),
            static_cast<double>(bytes),
-           2.0 * static_cast<double>(tokens) * static_cast<double>(n) * static_cast<double>(k));
+           2.0 * static_cast<double>(tokens) * static_cast<double>(n) * static_cast<double>(k),
+           format.format.scheme == WeightScheme::kInt8Dynamic ? setup.limits.int8_gop_s
+                                                              : setup.limits.fma_gflop_s);
   }
 }
+
+/// Memory as the engine's arena has it: on huge pages where the system gives them.
+class PoolMemory {
+ public:
+  explicit PoolMemory(std::size_t bytes) : size_(bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  PoolMemory(const PoolMemory&) = delete;
+  PoolMemory& operator=(const PoolMemory&) = delete;
+
+  ~PoolMemory() { munmap(data_, size_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_;
+};
 
 // 16 query heads over 8 kv heads of 128: `sequences` of `context` positions, the last `chunk` of
 // each queried.
@@ -265,7 +146,7 @@ void bench_attention(const Setup& setup,
   tandem::kernels::KvLayer kv{.page_size = kPage, .kv_heads = 8, .head_dim = 128, .dtype = dtype};
   const std::size_t pages = (context + kPage - 1) / kPage;
   kv.page_stride_bytes = kv.layer_bytes();
-  std::vector<std::byte> memory(sequences * pages * kv.page_stride_bytes);
+  const PoolMemory memory(sequences * pages * kv.page_stride_bytes);
   kv.base = memory.data();
   for (std::size_t i = 0; i < memory.size() / tandem::kernels::dtype_bytes(dtype); ++i) {
     tandem::kernels::store_element(
@@ -306,11 +187,12 @@ void bench_attention(const Setup& setup,
   report(setup,
          name,
          shape,
-         dtype,
+         tandem::kernels::dtype_name(dtype),
          seconds,
          static_cast<double>(sequences * context) * 2 * 8 * 128 *
              static_cast<double>(tandem::kernels::dtype_bytes(dtype)),
-         visible * kHeads * 128 * 4);
+         visible * kHeads * 128 * 4,
+         setup.limits.fma_gflop_s);
 }
 
 struct Flags {
@@ -354,21 +236,24 @@ int main(int argc, char** argv) {
   ThreadPool pool(flags.threads);
   use_cpu_time = pool.thread_count() == 1;
   Setup setup{.backend = *backend, .pool = pool, .budget_s = flags.budget_s, .limits = {}};
-  setup.limits.read_gb_s = measure_read(*backend, pool, flags.budget_s);
-  setup.limits.fma_gflop_s = measure_fma(*backend, pool, flags.budget_s);
+  setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s);
   std::printf(
       "{\"bench\":\"limits\",\"family\":\"%s\",\"threads\":%zu,\"clock\":\"%s\",\"read_gb_s\":%.2f,"
-      "\"fma_gflop_s\":%"
-      ".2f}\n",
+      "\"fma_gflop_s\":%.2f,\"int8_gop_s\":%.2f}\n",
       std::string(tandem::kernels::family_name(backend->family())).c_str(),
       pool.thread_count(),
       use_cpu_time ? "cpu" : "wall",
       setup.limits.read_gb_s,
-      setup.limits.fma_gflop_s);
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
-    bench_linear(setup, 4096, 1024, dtype);  // Qwen3-0.6B: fused q, k, v
-    bench_linear(setup, 6144, 1024, dtype);  // gate and up
-    bench_linear(setup, 1024, 3072, dtype);  // down
+      setup.limits.fma_gflop_s,
+      setup.limits.int8_gop_s);
+  for (const Format& format : {Format{"bf16", DType::kBf16},
+                               Format{"f32", DType::kF32},
+                               Format{"int8wo", WeightScheme::kInt8},
+                               Format{"int4wo-128", WeightScheme::kInt4Group128},
+                               Format{"w8a8_int8", WeightScheme::kInt8Dynamic}}) {
+    bench_linear(setup, 4096, 1024, format);  // Qwen3-0.6B: fused q, k, v
+    bench_linear(setup, 6144, 1024, format);  // gate and up
+    bench_linear(setup, 1024, 3072, format);  // down
   }
   for (const DType dtype : {DType::kBf16, DType::kF32}) {
     bench_attention(setup, "attention_decode", 8, 2048, 1, dtype);

@@ -6,6 +6,7 @@
 #include "kernels/api/convert.h"
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/features.h"
 
 #include <gtest/gtest.h>
 
@@ -50,14 +51,18 @@ class Rng {
   std::uint64_t state_;
 };
 
-/// The families that this machine runs, without the reference, and amx on emulated tiles, which
-/// runs everywhere.
+/// The families that this machine runs, without the reference; avx512 without VNNI too, and amx on
+/// emulated tiles, which runs everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
   std::vector<const Backend*> backends = {&emulated};
   for (const Family family : available_families()) {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
+#if defined(__x86_64__)
+  static const CpuBackend plain(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
+  if (cpu::features().avx512_vnni) backends.push_back(&plain);
+#endif
   return backends;
 }
 

@@ -63,7 +63,7 @@ struct ApiOptions {
   std::string engine_type = "unified";
   ApiLimits limits;
   /// Seed of a request that brings none. Any thread.
-  std::function<std::uint64_t()> draw_seed = &system_random;
+  std::function<std::uint64_t()> draw_seed = &system_random_ahead;
 };
 
 struct Context;

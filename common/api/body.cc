@@ -36,7 +36,9 @@ bool is_name_char(char c) {
 }  // namespace
 
 std::optional<json::Field> RequestBody::take(std::string_view name) {
-  taken_.emplace(name);
+  const json::Value* member = root_.value().find(name);
+  if (member == nullptr) return std::nullopt;
+  taken_.push_back(member);
   return root_.find(name);
 }
 
@@ -83,7 +85,8 @@ std::vector<std::string> RequestBody::ignored() const {
   const json::Object* object = root_.value().if_object();
   if (object == nullptr) return names;
   for (const json::Member& member : *object) {
-    if (!taken_.contains(member.key) && !member.value.is_null()) names.push_back(member.key);
+    const bool taken = std::find(taken_.begin(), taken_.end(), &member.value) != taken_.end();
+    if (!taken && !member.value.is_null()) names.push_back(member.key);
   }
   return names;
 }

@@ -8,7 +8,6 @@
 
 #include <initializer_list>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,7 +45,8 @@ class RequestBody {
 
  private:
   json::Field root_;
-  std::set<std::string, std::less<>> taken_;
+  /// Members that are there and were asked for: a request has few, the API knows many.
+  std::vector<const json::Value*> taken_;
 };
 
 /// Parses a request's body into an object within the limits. Errors: 400-like statuses.

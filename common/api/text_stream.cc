@@ -16,7 +16,9 @@ TextStream::TextStream(std::shared_ptr<const token::Tokenizer> tokenizer,
 bool TextStream::push(core::TokenId token, std::string* out) {
   if (stopped_) return true;
   ++token_count_;
-  return add(detokenizer_.push(token), out);
+  if (!params_.stop.empty()) return add(detokenizer_.push(token), out);
+  detokenizer_.push(token, out);
+  return false;
 }
 
 void TextStream::push_final(core::TokenId token, std::string* out) {

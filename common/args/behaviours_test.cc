@@ -163,6 +163,12 @@ void load_format_fallback() {
                "argument --load-format: pt is known, but not built yet");
 }
 
+/// Nothing of FP8 happens silently: the choice is refused by name.
+void fp8_is_refused() {
+  expect_error(run(kP, {"--model-path", "/m", "--quantization", "fp8"}),
+               "argument --quantization: fp8 is known, but not built yet");
+}
+
 void min_tokens_needs_dp_attention() {
   expect_error(run(kR, with(kModel, {"--load-balance-method", "minimum_tokens"})),
                "minimum_tokens needs --enable-dp-attention");
@@ -257,6 +263,10 @@ const std::map<std::string, Holder>& holders() {
       {"max-prefill-bound",
        {{}, "tests/arguments/test_effects_engine.py: test_max_prefill_tokens"}},
       {"min-tokens-needs-dp-attention", {min_tokens_needs_dp_attention}},
+      {"torchao-example",
+       {{}, "tests/arguments/test_effects_quantization.py: test_torchao_config"}},
+      {"fp8-from-fp16", {fp8_is_refused}},
+      {"fp8-checkpoint-auto", {fp8_is_refused}},
   };
   return kHolders;
 }

@@ -98,7 +98,19 @@ TEST(CommandLine, ErrorsAreOneSentence) {
        "--num-reserved-decode-tokens is an argument of decode-server, not of router that starts "
        "workers of one kind "
        "(see --pd-disaggregation)"},
-      {"not built", kP, {"--quantization", "fp8"}, "--quantization is known, but not built yet"},
+      {"not built",
+       kP,
+       {"--modelopt-quant", "fp8"},
+       "--modelopt-quant is known, but not built yet"},
+      {"not built, choice",
+       kP,
+       {"--torchao-config", "int8dq"},
+       "argument --torchao-config: int8dq is known, but not built yet; available here: int8wo, "
+       "int4wo-128"},
+      {"two quantizations",
+       kP,
+       {"--torchao-config", "int8wo", "--quantization", "w8a8_int8"},
+       "argument --torchao-config: excludes --quantization; give one of the two"},
       {"not built, alias, underscore",
        kP,
        {"--speculative_draft_model=x"},
@@ -178,13 +190,21 @@ TEST(CommandLine, ErrorsAreOneSentence) {
 }
 
 TEST(CommandLine, AllErrorsAreReportedTogether) {
-  const ParseOutcome outcome = run(
-      kP,
-      {"--prot", "1", "--port", "x", "--dtype", "y", "--quantization", "fp8", "--page-size", "0"});
+  const ParseOutcome outcome = run(kP,
+                                   {"--prot",
+                                    "1",
+                                    "--port",
+                                    "x",
+                                    "--dtype",
+                                    "y",
+                                    "--modelopt-quant",
+                                    "fp8",
+                                    "--page-size",
+                                    "0"});
   for (const char* part : {"--prot",
                            "--port: invalid",
                            "--dtype: invalid",
-                           "--quantization is known",
+                           "--modelopt-quant is known",
                            "--page-size: 0",
                            "--model-path is required"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
@@ -304,7 +324,7 @@ TEST(CommandLine, HelpVersionAndExplainEndTheProgramWell) {
   EXPECT_THAT(explained.out, HasSubstr("--page-size = 16 (cli: --page-size)"));
   EXPECT_THAT(run(kP, {"--model-path", "/m", "--explain", "api-key", "--api-key", "hush"}).out,
               ::testing::AllOf(HasSubstr("[secret]"), Not(HasSubstr("hush"))));
-  EXPECT_THAT(run(kP, {"--model-path", "/m", "--explain", "quantization"}).out,
+  EXPECT_THAT(run(kP, {"--model-path", "/m", "--explain", "modelopt-quant"}).out,
               HasSubstr("known, but not built yet"));
   EXPECT_EQ(run(kP, {"--model-path", "/m", "--explain", "quantisation"}).err,
             "prefill-server: error: unrecognized argument: quantisation (did you mean "

@@ -71,8 +71,8 @@ std::string bash_script(Program program, const std::vector<const Entry*>& entrie
       "  COMPREPLY=()\n"
       "  case ${before//_/-} in\n";
   for (const auto& [words, of] : branches) {
-    text += "    " + of + ") mapfile -t COMPREPLY < <(compgen -W \"" + words +
-            "\" -- \"$word\"); return ;;\n";
+    text.append("    ").append(of).append(") mapfile -t COMPREPLY < <(compgen -W \"").append(words);
+    text += "\" -- \"$word\"); return ;;\n";
   }
   if (!files.empty())
     text += "    " + files + ") mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); return ;;\n";

@@ -198,8 +198,8 @@ TEST(ConfigFile, ErrorsNameFileLineAndColumn) {
        "argument --port: invalid int value: 'many' (expected an integer >= 0 and <= 65535) "
        "(c.yaml:2:9)"},
       {"not built",
-       "quantization: fp8",
-       "--quantization is known, but not built yet (c.yaml:1:15)"},
+       "modelopt-quant: fp8",
+       "--modelopt-quant is known, but not built yet (c.yaml:1:17)"},
       {"two spellings",
        "tp: 1\ntp_size: 1\n",
        "argument --tensor-parallel-size: given twice, at c.yaml:1:1 and at c.yaml:2:1"},

@@ -70,6 +70,34 @@ void describe(ModelOptions& o, Describe& visit) {
          .scope = "model-loading",
          .common = true,
          .help = "Precision of weights and activations. half is float16, float is float32."});
+  visit(o.quantization,
+        {.name = "quantization",
+         .choices = "awq,fp8,gptq,marlin,gptq_marlin,awq_marlin,bitsandbytes,gguf,modelopt,"
+                    "modelopt_fp4,petit_nvfp4,w8a8_int8,w8a8_fp8,moe_wna16,qoq,w4afp8,mxfp4",
+         .needs_cuda = "marlin,gptq_marlin,awq_marlin,modelopt_fp4,w4afp8",
+         .needs_vendor = "petit_nvfp4",
+         .default_json = "null",
+         .default_note = "weights as the checkpoint has them, in --dtype",
+         .services = kEngine,
+         .section = kNumbers,
+         .tier = 2,
+         .scope = "quantization",
+         .help = "Quantizes a float checkpoint while loading. w8a8_int8: linear layers and head in "
+                 "8 bit per output, their inputs in 8 bit per token. Embeddings stay float. "
+                 "Prefill and decode must agree."});
+  visit(o.torchao_config,
+        {.name = "torchao-config",
+         .type = "string",
+         .choices = "int8dq,int8wo,int4wo-32,int4wo-64,int4wo-128,int4wo-256,fp8wo,"
+                    "fp8dq-per_tensor,fp8dq-per_row",
+         .default_json = "\"\"",
+         .services = kEngine,
+         .section = kDebug,
+         .tier = 2,
+         .scope = "quantization",
+         .help = "Quantizes weights while loading, inputs stay float. int8wo: 8 bit per output. "
+                 "int4wo-128: 4 bit in groups of 128, the head in 8 bit. Embeddings stay float. "
+                 "Excludes --quantization; prefill and decode must agree."});
   visit(o.json_model_override_args,
         {.name = "json-model-override-args",
          .type = "json",

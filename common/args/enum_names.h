@@ -37,6 +37,11 @@ TANDEM_ARGS_NAMES(DType,
                   {"bfloat16", DType::kBfloat16},
                   {"float32", DType::kFloat32},
                   {"float", DType::kFloat32});
+TANDEM_ARGS_NAMES(Quantization, {"w8a8_int8", Quantization::kW8A8Int8});
+TANDEM_ARGS_NAMES(TorchaoConfig,
+                  {"", TorchaoConfig::kNone},
+                  {"int8wo", TorchaoConfig::kInt8wo},
+                  {"int4wo-128", TorchaoConfig::kInt4wo128});
 TANDEM_ARGS_NAMES(KvCacheDType, {"auto", KvCacheDType::kAuto});
 TANDEM_ARGS_NAMES(Device, {"cpu", Device::kCpu});
 TANDEM_ARGS_NAMES(AttentionBackend,
@@ -68,12 +73,12 @@ TANDEM_ARGS_NAMES(RoutingPolicy,
 
 TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
 
-/// Every enum above, for field_ops<>().
-#define TANDEM_ARGS_ENUMS(each)                                                                  \
-  each(DisaggregationMode) each(TransferBackend) each(LoadFormat) each(DType) each(KvCacheDType) \
-      each(Device) each(AttentionBackend) each(SamplingBackend) each(GrammarBackend)             \
-          each(KernelFamily) each(SchedulePolicy) each(LoadBalanceMethod) each(LogLevel)         \
-              each(RoutingPolicy) each(Shell)
+/// Every enum above that is a field by itself, for field_ops<>().
+#define TANDEM_ARGS_ENUMS(each)                                                                   \
+  each(DisaggregationMode) each(TransferBackend) each(LoadFormat) each(DType) each(TorchaoConfig) \
+      each(KvCacheDType) each(Device) each(AttentionBackend) each(SamplingBackend)                \
+          each(GrammarBackend) each(KernelFamily) each(SchedulePolicy) each(LoadBalanceMethod)    \
+              each(LogLevel) each(RoutingPolicy) each(Shell)
 
 template <class E>
 std::string_view enum_text(E value) {

@@ -46,6 +46,10 @@ Status bad_choice(std::string_view word, const Spec& spec) {
     return invalid_argument("unknown level " + shown(word) +
                             "; known: " + joined(spec.choices, ", "));
   }
+  if (spec.name == "torchao-config") {
+    return invalid_argument("unknown recipe " + shown(word) +
+                            "; known: " + joined(spec.choices, ", "));
+  }
   std::string text = "invalid choice: '" + shown(word) + "' (choose from ";
   bool first = true;
   for (std::string_view choice : split_list(spec.choices)) {
@@ -311,6 +315,9 @@ Status set_erased(void* field, std::span<const Words> occurrences, const Spec& s
 template <class T>
 std::string usable_erased(const Spec& spec) {
   if constexpr (std::is_enum_v<T>) return usable_choices<T>(spec);
+  if constexpr (std::is_same_v<T, std::optional<Quantization>>) {
+    return usable_choices<Quantization>(spec);
+  }
   return joined(spec.choices, ", ");
 }
 
@@ -352,6 +359,7 @@ template const FieldOps& field_ops<std::optional<std::uint64_t>>();
 template const FieldOps& field_ops<std::optional<std::string>>();
 template const FieldOps& field_ops<std::vector<std::string>>();
 template const FieldOps& field_ops<std::vector<PrefillUrl>>();
+template const FieldOps& field_ops<std::optional<Quantization>>();
 
 #define TANDEM_ARGS_FIELD_OPS(Type) template const FieldOps& field_ops<Type>();
 TANDEM_ARGS_ENUMS(TANDEM_ARGS_FIELD_OPS)

@@ -276,12 +276,12 @@ TEST(Honesty, StatusFollowsFromTheDescription) {
   EXPECT_EQ(is("kv-cache-dtype"), Readiness::kNotBuilt) << "auto alone changes nothing";
   EXPECT_EQ(is("grammar-backend"), Readiness::kNotBuilt);
   EXPECT_EQ(is("tensor-parallel-size"), Readiness::kNotBuilt) << "1 alone changes nothing";
-  EXPECT_EQ(is("quantization"), Readiness::kNotBuilt);
+  EXPECT_EQ(is("enable-lora"), Readiness::kNotBuilt);
   Entry entry = *registry.find("page-size");
   entry.spec.deprecated_for = "--other";
   EXPECT_EQ(readiness(entry), Readiness::kDeprecated);
   EXPECT_EQ(effect_test(*registry.find("page-size")), "test_page_size");
-  EXPECT_EQ(effect_test(*registry.find("quantization")), "");
+  EXPECT_EQ(effect_test(*registry.find("enable-lora")), "");
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ std::string_view unit_pattern(Unit unit) {
     case Unit::kBytes:
       return "(B|[KMGT]B?|[KMGT]iB?)?";
     case Unit::kSeconds:
-      return "(ms|s|m|h)?";
     case Unit::kMilliseconds:
       return "(ms|s|m|h)?";
     case Unit::kNone:

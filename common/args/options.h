@@ -58,6 +58,14 @@ enum class DType : std::uint8_t {
   kBfloat16,
   kFloat32
 };
+enum class Quantization : std::uint8_t {
+  kW8A8Int8
+};
+enum class TorchaoConfig : std::uint8_t {
+  kNone,
+  kInt8wo,
+  kInt4wo128
+};
 enum class KvCacheDType : std::uint8_t {
   kAuto
 };
@@ -112,8 +120,10 @@ struct ModelOptions {
   std::string model_path;      ///< empty only on bootstrap-server and on a router with workers
   std::string tokenizer_path;  ///< computed: model_path
   LoadFormat load_format = LoadFormat::kAuto;
-  DType dtype = DType::kAuto;  ///< auto: f32 and f16 checkpoints in f16, bf16 in bf16
-  std::optional<std::uint32_t> context_length;  ///< unset: from config.json
+  DType dtype = DType::kAuto;                ///< auto: f32 and f16 checkpoints in f16, bf16 in bf16
+  std::optional<Quantization> quantization;  ///< unset: as the checkpoint is
+  TorchaoConfig torchao_config = TorchaoConfig::kNone;  ///< excludes quantization
+  std::optional<std::uint32_t> context_length;          ///< unset: from config.json
   std::string json_model_override_args = "{}";  ///< a valid JSON object, merged over config.json
   std::optional<std::string> chat_template;  ///< built-in name or file; unset: the tokenizer's own
 };

@@ -232,6 +232,10 @@ class Resolver {
            "--attention-backend intel_amx needs AMX, which this CPU lacks; using torch_native");
       run.attention_backend = AttentionBackend::kTorchNative;
     }
+    if (given("quantization") && a_.model.torchao_config != TorchaoConfig::kNone &&
+        usable("torchao_config")) {
+      fail("torchao_config", "excludes --quantization; give one of the two");
+    }
     if (!given("attention_backend")) {
       run.attention_backend =
           environment_.has_amx ? AttentionBackend::kIntelAmx : AttentionBackend::kTorchNative;

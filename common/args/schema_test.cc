@@ -107,6 +107,7 @@ const std::map<std::string, std::string>& reviewed_differences() {
        "ucx is the plain name of what mooncake and nixl select here"},
       {"--page-size range",
        "a page above 65536 tokens is a typing error, refused before memory is planned"},
+      {"--torchao-config choices", "the recipes, so that an unknown one is refused with the list"},
       {"--tensor-parallel-size range", "bounded, so that products of sizes cannot overflow"},
       {"--data-parallel-size range", "bounded: the router starts one process for each"},
       {"--num-reserved-decode-tokens range", "bounded, so that sums over requests cannot overflow"},

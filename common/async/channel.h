@@ -90,6 +90,12 @@ class Channel {
     return values;
   }
 
+  /// Waits up to `timeout` for a first value and leaves it where it is. Consumer only.
+  void wait(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    wait_for_items(lock, timeout);
+  }
+
   /// Ends a current (or else the next) wait of the consumer early, without a value.
   void wake() {
     {

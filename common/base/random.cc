@@ -41,4 +41,16 @@ std::uint64_t system_random() {
   return value;
 }
 
+std::uint64_t system_random_ahead() {
+  thread_local std::array<std::uint64_t, 32> drawn{};
+  thread_local std::size_t left = 0;
+  if (left == 0) {
+    // Up to 256 bytes come whole.
+    const ssize_t got = getrandom(drawn.data(), sizeof drawn, 0);
+    TANDEM_CHECK(got == static_cast<ssize_t>(sizeof drawn), "getrandom");
+    left = drawn.size();
+  }
+  return drawn[--left];
+}
+
 }  // namespace tandem

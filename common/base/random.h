@@ -47,4 +47,8 @@ double counter_uniform(std::uint64_t seed, std::uint64_t position, std::uint32_t
 /// 64 bits from the operating system: incarnations, rooms, request ids.
 std::uint64_t system_random();
 
+/// The same for what is drawn with every request: taken from the system 32 at a time for each
+/// thread. Not in a child that forks and does not exec, which would draw what its parent draws.
+std::uint64_t system_random_ahead();
+
 }  // namespace tandem

@@ -13,7 +13,7 @@ std::string to_string(RequestId id) {
 RequestId draw_request_id() {
   std::uint64_t value = 0;
   while (value == 0)
-    value = system_random() >> 1U;
+    value = system_random_ahead() >> 1U;
   return {value};
 }
 

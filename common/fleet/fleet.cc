@@ -13,43 +13,41 @@ namespace tandem::fleet {
 namespace {
 
 constexpr std::size_t kInboxMax = 1U << 16U;
+// Deadlines, silent workers and waiting requests are looked at so often.
 constexpr Duration kTurn = milliseconds(50);
+constexpr Duration kBusyTurn = milliseconds(5);
 constexpr Duration kBackoffFirst = milliseconds(50);
 constexpr Duration kBackoffMax = seconds(2);
 
 }  // namespace
 
-/// One life of one worker: gRPC threads in, the fleet thread out.
+/// One life of one worker: gRPC threads in, the fleet's state out.
 class Fleet::Handler final : public rpc::SessionClientHandler {
  public:
-  /// The inbox is shared: the last callback may come when the fleet is gone, and a closed inbox
-  /// takes nothing.
-  Handler(Fleet* fleet, WorkerKey key) : fleet_(fleet), inbox_(fleet->inbox_), key_(key) {}
+  /// The entrance is shared: the last callback may come when the fleet is gone, and one that has
+  /// ended lets nobody in.
+  Handler(Fleet* fleet, WorkerKey key) : fleet_(fleet), entrance_(fleet->entrance_), key_(key) {}
 
   void on_hello(rpc::WorkerInfo&& info) override {
-    inbox_->push([fleet = fleet_, key = key_, info = std::move(info)]() mutable {
+    entrance_->leave([fleet = fleet_, key = key_, info = std::move(info)]() mutable {
       fleet->on_hello(key, std::move(info));
     });
   }
 
   void on_step(std::vector<core::TokenEvent>&& events, const core::Load& load) override {
+    if (entrance_->try_now([&] { fleet_->heard(key_, std::move(events), load); })) return;
     const auto shared = std::make_shared<std::vector<core::TokenEvent>>(std::move(events));
-    inbox_->push([fleet = fleet_, key = key_, shared, load] {
-      fleet->on_heard(key, load);
-      std::vector<FlightAction> actions;
-      for (core::TokenEvent& event : *shared) {
-        fleet->flights_.on_event(key, std::move(event), steady_clock().now(), actions);
-      }
-      fleet->apply(actions);
+    entrance_->leave([fleet = fleet_, key = key_, shared, load] {
+      fleet->heard(key, std::move(*shared), load);
     });
   }
 
   void on_tick(const core::Load& load) override {
-    inbox_->push([fleet = fleet_, key = key_, load] { fleet->on_heard(key, load); });
+    entrance_->leave([fleet = fleet_, key = key_, load] { fleet->on_heard(key, load); });
   }
 
   void on_rejected(core::RequestId id, std::uint32_t /*attempt*/, const Status& why) override {
-    inbox_->push([fleet = fleet_, key = key_, id, why] {
+    entrance_->leave([fleet = fleet_, key = key_, id, why] {
       std::vector<FlightAction> actions;
       fleet->flights_.on_rejected(key, id, why, steady_clock().now(), actions);
       fleet->apply(actions);
@@ -57,23 +55,23 @@ class Fleet::Handler final : public rpc::SessionClientHandler {
   }
 
   void on_flushed(const Status& result) override {
-    inbox_->push([fleet = fleet_, key = key_, result] { fleet->flushed(key, result); });
+    entrance_->leave([fleet = fleet_, key = key_, result] { fleet->flushed(key, result); });
   }
 
   void on_closed(const Status& status) override {
-    inbox_->push([fleet = fleet_, key = key_, status] { fleet->on_closed(key, status); });
+    entrance_->leave([fleet = fleet_, key = key_, status] { fleet->on_closed(key, status); });
   }
 
  private:
-  Fleet* fleet_;  // for tasks alone: they run on its thread or not at all
-  std::shared_ptr<Inbox> inbox_;
+  Fleet* fleet_;  // used inside the entrance alone
+  std::shared_ptr<Entrance> entrance_;
   WorkerKey key_;
 };
 
 Fleet::Fleet(FleetOptions options)
     : options_(std::move(options)),
       incarnation_(system_random() | 1U),
-      inbox_(std::make_shared<Inbox>(kInboxMax)),
+      entrance_(std::make_shared<Entrance>(kInboxMax)),
       probe_inbox_(1024),
       turn_(options_.random_seed),
       pair_turns_(options_.random_seed),
@@ -114,16 +112,17 @@ void Fleet::stop() {
         if (worker.client) worker.client->cancel(cancelled("the router is shutting down"));
       }
     });
-    inbox_->close();
+    entrance_->close();
     thread_.join();
   }
+  entrance_->end();
   probe_inbox_.close();
   if (probe_thread_.joinable()) probe_thread_.join();
   workers_.clear();
 }
 
 void Fleet::post(std::function<void()> task) {
-  inbox_->push(std::move(task));
+  entrance_->leave(std::move(task));
 }
 
 std::uint64_t Fleet::add_worker(WorkerAddress address) {
@@ -132,6 +131,7 @@ std::uint64_t Fleet::add_worker(WorkerAddress address) {
     Worker& worker = workers_[number];
     worker.address = address;
     worker.retry_at = steady_clock().now();
+    turn_at_ = worker.retry_at;
   });
   return number;
 }
@@ -147,24 +147,26 @@ void Fleet::remove_worker(std::uint64_t number) {
 
 void Fleet::run() {
   bool closing = false;
+  Duration wait{0};
   while (!closing) {
-    closing = inbox_->closed();
-    for (auto& task : inbox_->pop_all(wait_time()))
-      task();
-    for (auto& task : std::exchange(deferred_, {}))
-      task();
-    const Time now = steady_clock().now();
-    on_turn(now);
-    publish(now);
+    closing = entrance_->closed();
+    entrance_->do_turn(wait, [this, &wait] {
+      for (auto& task : std::exchange(deferred_, {}))
+        task();
+      const Time now = steady_clock().now();
+      if (now >= turn_at_) {
+        on_turn(now);
+        turn_at_ = now + (flights_.active_count() == 0 && queue_.empty() ? kTurn : kBusyTurn);
+      }
+      publish(now);
+      wait = wait_time(now);
+    });
   }
 }
 
-Duration Fleet::wait_time() const {
+Duration Fleet::wait_time(Time now) const {
   if (!deferred_.empty()) return {0};
-  Duration wait = kTurn;
-  if (const auto deadline = flights_.next_deadline())
-    wait = std::min(wait, *deadline - steady_clock().now());
-  return {std::max<std::int64_t>(wait.ns, 0)};
+  return {std::max<std::int64_t>((turn_at_ - now).ns, 0)};
 }
 
 void Fleet::on_turn(Time now) {
@@ -301,6 +303,18 @@ void Fleet::on_heard(WorkerKey key, const core::Load& load) {
   worker->load = load;
 }
 
+/// One step of a worker.
+void Fleet::heard(WorkerKey key, std::vector<core::TokenEvent>&& events, const core::Load& load) {
+  on_heard(key, load);
+  std::vector<FlightAction> actions;
+  const Time now = steady_clock().now();
+  for (core::TokenEvent& event : events)
+    flights_.on_event(key, std::move(event), now, actions);
+  apply(actions);
+  // A place has become free.
+  if (!queue_.empty()) start_waiting();
+}
+
 void Fleet::on_closed(WorkerKey key, const Status& status) {
   Worker* worker = by_key(key);
   if (worker == nullptr || worker->state == State::kBackoff) return;
@@ -318,6 +332,7 @@ void Fleet::lose(Worker& worker, const Status& why) {
   worker.client.reset();
   worker.state = State::kBackoff;
   worker.retry_at = steady_clock().now() + worker.backoff;
+  turn_at_ = std::min(turn_at_, worker.retry_at);
   worker.backoff = {std::clamp(worker.backoff.ns * 2, kBackoffFirst.ns, kBackoffMax.ns)};
   if (was_up || worker.last_error != why.message()) {
     obs::log(was_up ? obs::Level::kWarn : obs::Level::kDebug,
@@ -391,10 +406,18 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
 Status Fleet::submit(core::Request request, core::EventSink sink) {
   if (draining_) return unavailable("the router is shutting down");
   if (const Status now = ready(); !now.ok()) return now;
+  if (entrance_->try_now([&] { begin(std::move(request), std::move(sink)); })) return {};
   const auto shared = std::make_shared<Waiting>(Waiting{std::move(request), std::move(sink)});
-  const bool taken = inbox_->try_push(
+  const bool taken = entrance_->try_leave(
       [this, shared] { begin(std::move(shared->request), std::move(shared->sink)); });
   return taken ? Status() : resource_exhausted("the router's inbox is full; try again later");
+}
+
+/// Never from within submit(): whoever called it may hold what the sink needs.
+void Fleet::refuse(core::EventSink sink, core::TokenEvent event) {
+  const auto shared = std::make_shared<core::TokenEvent>(std::move(event));
+  deferred_.emplace_back([sink = std::move(sink), shared] { sink(std::move(*shared)); });
+  entrance_->wake();
 }
 
 void Fleet::begin(core::Request request, core::EventSink sink) {
@@ -405,12 +428,13 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
   const core::RequestId id = request.id;
   if (full) {
     if (queue_.size() >= options_.queue_size) {
-      sink(core::aborted_event(
-          id,
-          resource_exhausted(fmt::format("{} requests run (--max-concurrent-requests) "
-                                         "and {} wait (--queue-size); try again later",
-                                         flights_.active_count(),
-                                         queue_.size()))));
+      refuse(std::move(sink),
+             core::aborted_event(
+                 id,
+                 resource_exhausted(fmt::format("{} requests run (--max-concurrent-requests) "
+                                                "and {} wait (--queue-size); try again later",
+                                                flights_.active_count(),
+                                                queue_.size()))));
       return;
     }
     queue_.push_back({std::move(request), std::move(sink)});
@@ -421,7 +445,7 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
   if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
       !status.ok()) {
     sinks_.erase(id);
-    sink(core::aborted_event(id, status));
+    refuse(std::move(sink), core::aborted_event(id, status));
     return;
   }
   apply(actions);
@@ -451,7 +475,7 @@ void Fleet::start_waiting() {
 
 void Fleet::apply(std::vector<FlightAction>& actions) {
   for (FlightAction& action : actions) {
-    if (const auto* submit = std::get_if<SubmitTo>(&action)) {
+    if (auto* submit = std::get_if<SubmitTo>(&action)) {
       submit_to(*submit);
     } else if (const auto* end = std::get_if<AbortAt>(&action)) {
       Worker* worker = by_key(end->worker);
@@ -459,32 +483,38 @@ void Fleet::apply(std::vector<FlightAction>& actions) {
     } else if (auto* emit = std::get_if<Emit>(&action)) {
       const auto sink = sinks_.find(emit->event.request);
       if (sink == sinks_.end()) continue;
-      const core::EventSink to = sink->second;
-      if (emit->event.finish) sinks_.erase(sink);
+      if (!emit->event.finish) {
+        sink->second(std::move(emit->event));
+        continue;
+      }
+      const core::EventSink to = std::move(sink->second);
+      sinks_.erase(sink);
       to(std::move(emit->event));
     }
   }
   actions.clear();
 }
 
-void Fleet::submit_to(const SubmitTo& submit) {
+void Fleet::submit_to(SubmitTo& submit) {
+  const core::RequestId id = submit.request.id;
   Worker* worker = by_key(submit.worker);
   const Worker* peer = submit.peer ? by_key(*submit.peer) : nullptr;
   Status status = unavailable("the worker was lost");
   if (worker != nullptr && worker->client && (!submit.peer || peer != nullptr)) {
     rpc::Submission submission;
-    submission.request = submit.request;
     submission.attempt = submit.attempt;
     if (peer != nullptr) submission.disaggregation = describe_pair(submit, *worker, *peer);
+    submission.request = std::move(submit.request);
     status = worker->client->submit(submission);
   }
   if (status.ok()) return;
   // Not from inside the table's own call: as an event of its own.
-  deferred_.emplace_back([this, key = submit.worker, id = submit.request.id, status] {
+  deferred_.emplace_back([this, key = submit.worker, id, status] {
     std::vector<FlightAction> actions;
     flights_.on_rejected(key, id, status, steady_clock().now(), actions);
     apply(actions);
   });
+  entrance_->wake();
 }
 
 rpc::Disaggregation Fleet::describe_pair(const SubmitTo& submit,
@@ -510,64 +540,6 @@ rpc::Disaggregation Fleet::describe_pair(const SubmitTo& submit,
     split.bootstrap_port = announced->port;
   }
   return split;
-}
-
-void Fleet::abort(core::RequestId id) {
-  post([this, id] {
-    const auto waiting = std::find_if(
-        queue_.begin(), queue_.end(), [&](const Waiting& w) { return w.request.id == id; });
-    if (waiting != queue_.end()) {
-      const core::EventSink sink = std::move(waiting->sink);
-      queue_.erase(waiting);
-      sink(core::aborted_event(id, cancelled("aborted")));
-      return;
-    }
-    std::vector<FlightAction> actions;
-    flights_.abort(id, cancelled("aborted"), actions);
-    apply(actions);
-  });
-}
-
-void Fleet::abort_all() {
-  post([this] {
-    for (Waiting& waiting : std::exchange(queue_, {})) {
-      waiting.sink(core::aborted_event(waiting.request.id, cancelled("aborted")));
-    }
-    std::vector<FlightAction> actions;
-    flights_.abort_all(cancelled("aborted"), actions);
-    apply(actions);
-  });
-}
-
-void Fleet::flush_cache(std::function<void(Status)> done) {
-  post([this, done = std::move(done)] {
-    flush_waiters_.push_back(done);
-    if (flush_waiters_.size() > 1) return;  // one is under way; its result serves all
-    flush_result_ = {};
-    bool any = false;
-    for (auto& [number, worker] : workers_) {
-      if (worker.state != State::kUp || !worker.client->flush_cache().ok()) continue;
-      worker.flush_pending = true;
-      any = true;
-    }
-    if (!any) finish_flush(unavailable("no worker is up"));
-  });
-}
-
-void Fleet::flushed(WorkerKey key, const Status& status) {
-  for (auto& [number, worker] : workers_) {
-    if (worker.key == key) worker.flush_pending = false;
-  }
-  if (!status.ok()) flush_result_ = status;
-  const bool pending = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
-    return entry.second.flush_pending;
-  });
-  if (!pending) finish_flush(flush_result_);
-}
-
-void Fleet::finish_flush(const Status& status) {
-  for (auto& done : std::exchange(flush_waiters_, {}))
-    done(status);
 }
 
 }  // namespace tandem::fleet

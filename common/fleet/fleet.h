@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/cluster/health.h"
 #include "common/core/generator.h"
+#include "common/fleet/entrance.h"
 #include "common/fleet/flight_table.h"
 #include "common/fleet/worker_address.h"
 #include "common/rpc/session_client.h"
@@ -46,7 +47,8 @@ struct FleetOptions {
   std::uint32_t queue_size = 100;
 };
 
-/// Any thread, except where a comment says fleet thread. One thread of its own owns all the state.
+/// Any thread. One thread at a time uses the state: requests and steps are worked on by the thread
+/// that brings them when nobody else is at it, everything else by a thread of its own.
 class Fleet final : public core::Generator {
  public:
   explicit Fleet(FleetOptions options);
@@ -79,7 +81,6 @@ class Fleet final : public core::Generator {
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> server_info() const override;
 
  private:
-  using Inbox = async::Channel<std::function<void()>>;
   class Handler;
   enum class State : std::uint8_t {
     kProbing,
@@ -117,7 +118,7 @@ class Fleet final : public core::Generator {
     std::string model_source;
   };
 
-  // All on the fleet thread.
+  // All inside the entrance: on the fleet thread, or on the thread that brought the work.
   void run();
   void post(std::function<void()> task);
   void on_turn(Time now);
@@ -134,7 +135,7 @@ class Fleet final : public core::Generator {
   void begin(core::Request request, core::EventSink sink);
   void start_waiting();
   void apply(std::vector<FlightAction>& actions);
-  void submit_to(const SubmitTo& submit);
+  void submit_to(SubmitTo& submit);
   [[nodiscard]] rpc::Disaggregation describe_pair(const SubmitTo& submit,
                                                   const Worker& worker,
                                                   const Worker& peer) const;
@@ -142,11 +143,15 @@ class Fleet final : public core::Generator {
   void flushed(WorkerKey key, const Status& status);
   void finish_flush(const Status& status);
   void publish(Time now);
-  [[nodiscard]] Duration wait_time() const;
+  void heard(WorkerKey key, std::vector<core::TokenEvent>&& events, const core::Load& load);
+  void end_early(core::RequestId id);
+  void refuse(core::EventSink sink, core::TokenEvent event);
+  [[nodiscard]] Duration wait_time(Time now) const;
 
   FleetOptions options_;
   std::uint64_t incarnation_;
-  std::shared_ptr<Inbox> inbox_;
+  // Shared with the handlers of sessions, whose last callback may come when the fleet is gone.
+  std::shared_ptr<Entrance> entrance_;
   // Name look-ups and HTTP probes block; they must not hold the fleet up.
   async::Channel<std::function<void()>> probe_inbox_;
   std::map<std::uint64_t, Worker> workers_;
@@ -157,12 +162,14 @@ class Fleet final : public core::Generator {
   FlightTable flights_;
   std::unordered_map<core::RequestId, core::EventSink> sinks_;
   std::deque<Waiting> queue_;
-  // The fleet thread's tasks for itself: it must not wait for its own inbox.
+  // For the fleet thread, from whoever is inside: it must not wait for its own inbox, and a sink
+  // must not be called from within submit().
   std::vector<std::function<void()>> deferred_;
   std::vector<std::function<void(Status)>> flush_waiters_;
   Status flush_result_;
   std::optional<rpc::WorkerInfo> model_of_;  // the first worker's: all others must serve the same
   Time publish_at_;
+  Time turn_at_;
   bool changed_ = true;  // a worker came or went: publish at once
   std::atomic<bool> draining_{false};
   // Guards published_: written once per turn, read by health checks and info routes at their own

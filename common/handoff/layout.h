@@ -23,6 +23,7 @@ struct LayoutDescriptor {
   std::uint32_t dp_rank = 0, dp_size = 1;
   std::uint32_t pp_rank = 0, pp_size = 1;
   std::string model_digest{};
+  std::string quantization{};  ///< of the weights: "none", "int8wo", ...
   std::string weight_version{};
   std::string numerics_family{};  ///< may differ: then equal bits are not promised
   friend bool operator==(const LayoutDescriptor&, const LayoutDescriptor&) = default;

@@ -37,6 +37,8 @@ TEST(Layout, RefusalNamesTheFieldAndBothValues) {
        "dtype: prefill has \"f32\", decode has \"bf16\""},
       {[](LayoutDescriptor& l) { l.model_digest = "m2"; },
        "model_digest: prefill has \"m1\", decode has \"m2\""},
+      {[](LayoutDescriptor& l) { l.quantization = "int8wo"; },
+       "quantization: prefill has \"\", decode has \"int8wo\""},
       {[](LayoutDescriptor& l) { l.weight_version = "w2"; },
        "weight_version: prefill has \"w1\", decode has \"w2\""},
       {[](LayoutDescriptor& l) { l.tp_size = 2; }, "tp_size: prefill has 1, decode has 2"},

@@ -103,7 +103,7 @@ void Connection::hand_over() {
   error_code error;
   const int fd = socket_.release(error);
   phase_ = Phase::kClosed;
-  ++deadline_generation_;
+  disarm();
   deadline_.cancel();
   if (error) return;
   const int flags = ::fcntl(fd, F_GETFL, 0);
@@ -225,8 +225,7 @@ bool Connection::process_body() {
 
 void Connection::dispatch() {
   phase_ = Phase::kHandling;
-  ++deadline_generation_;
-  deadline_.cancel();
+  disarm();
   auto exchange = std::make_shared<Exchange>(shared_from_this(),
                                              request_.method == "HEAD",
                                              request_.version_minor >= 1,
@@ -250,8 +249,7 @@ void Connection::respond(Response response) {
       shared_from_this(), request_.method == "HEAD", true, framing_.keep_alive);
   exchange_ = exchange;
   phase_ = Phase::kHandling;
-  ++deadline_generation_;
-  deadline_.cancel();
+  disarm();
   exchange->send(response.status, std::move(response.headers), std::move(response.body));
 }
 
@@ -271,10 +269,19 @@ void Connection::flush() {
   }
   if (overflow) return disconnected();
   if (inflight_.empty()) return on_written();
+  // Mostly the socket takes it all, and there is nothing to wait for.
+  error_code error;
+  written_ = socket_.write_some(boost::asio::buffer(inflight_), error);
+  if (error && error != boost::asio::error::would_block) return disconnected();
+  if (written_ == inflight_.size()) return on_written();
   writing_ = true;
-  arm_write();
+  wait_to_write();
+}
+
+void Connection::wait_to_write() {
+  arm_write();  // There was progress: the deadline is for a reader that takes nothing.
   socket_.async_write_some(
-      boost::asio::buffer(inflight_),
+      boost::asio::buffer(inflight_.data() + written_, inflight_.size() - written_),
       [self = shared_from_this()](error_code error, std::size_t n) { self->write_more(error, n); });
 }
 
@@ -285,21 +292,12 @@ void Connection::write_more(const error_code& error, std::size_t bytes) {
     return disconnected();
   }
   written_ += bytes;
-  if (written_ < inflight_.size()) {
-    arm_write();  // There was progress: the deadline is for a reader that takes nothing.
-    socket_.async_write_some(
-        boost::asio::buffer(inflight_.data() + written_, inflight_.size() - written_),
-        [self = shared_from_this()](error_code next_error, std::size_t n) {
-          self->write_more(next_error, n);
-        });
-    return;
-  }
+  if (written_ < inflight_.size()) return wait_to_write();
   writing_ = false;
   on_written();
 }
 
 void Connection::on_written() {
-  write_deadline_.cancel();
   bool done = false;
   {
     const std::lock_guard lock(out_mutex_);
@@ -363,7 +361,7 @@ void Connection::close() {
     abandon_ = true;
     pending_.clear();
   }
-  ++deadline_generation_;
+  disarm();
   deadline_.cancel();
   write_deadline_.cancel();
   error_code error;
@@ -371,19 +369,39 @@ void Connection::close() {
 }
 
 void Connection::arm(Duration timeout) {
-  const std::uint64_t generation = ++deadline_generation_;
-  deadline_.expires_after(std::chrono::nanoseconds(timeout.ns));
-  deadline_.async_wait([self = shared_from_this(), generation](error_code error) {
-    if (!error && self->deadline_generation_ == generation) self->on_deadline();
+  deadline_at_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout.ns);
+  if (deadline_pending_ && deadline_.expiry() <= *deadline_at_) return;
+  wait_for_deadline();
+}
+
+void Connection::wait_for_deadline() {
+  deadline_pending_ = true;
+  deadline_.expires_at(*deadline_at_);
+  deadline_.async_wait([self = shared_from_this()](error_code error) {
+    if (error) return;  // moved to an earlier time, or closed
+    self->deadline_pending_ = false;
+    if (!self->deadline_at_ || self->phase_ == Phase::kClosed) return;
+    if (std::chrono::steady_clock::now() < *self->deadline_at_) return self->wait_for_deadline();
+    self->on_deadline();
   });
 }
 
 void Connection::arm_write() {
-  write_deadline_.expires_after(std::chrono::nanoseconds(core_->options.write_timeout.ns));
+  write_deadline_at_ =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(core_->options.write_timeout.ns);
+  if (!write_deadline_pending_) wait_for_write_deadline();
+}
+
+void Connection::wait_for_write_deadline() {
+  write_deadline_pending_ = true;
+  write_deadline_.expires_at(write_deadline_at_);
   write_deadline_.async_wait([self = shared_from_this()](error_code error) {
-    if (!error && self->writing_ &&
-        self->write_deadline_.expiry() <= std::chrono::steady_clock::now())
-      self->disconnected();
+    if (error) return;
+    self->write_deadline_pending_ = false;
+    if (!self->writing_ || self->phase_ == Phase::kClosed) return;
+    if (std::chrono::steady_clock::now() < self->write_deadline_at_)
+      return self->wait_for_write_deadline();
+    self->disconnected();
   });
 }
 

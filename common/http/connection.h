@@ -11,9 +11,11 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -78,13 +80,19 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void on_response_done();
   void linger();
   void flush();
+  void wait_to_write();
   void write_more(const boost::system::error_code& error, std::size_t bytes);
   void on_written();
   [[nodiscard]] bool answer_is_complete();
   void disconnected();
   void close();
   void arm(Duration timeout);
+
+  void disarm() { deadline_at_.reset(); }
+
+  void wait_for_deadline();
   void arm_write();
+  void wait_for_write_deadline();
   void on_deadline();
 
   // Any thread; called with out_mutex_ held.
@@ -95,7 +103,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::string remote_address_;
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer write_deadline_;
-  std::uint64_t deadline_generation_ = 0;
+  // Deadlines move with every request, timers hardly ever: one that fires early looks again.
+  std::optional<std::chrono::steady_clock::time_point> deadline_at_;
+  std::chrono::steady_clock::time_point write_deadline_at_;
+  bool deadline_pending_ = false;
+  bool write_deadline_pending_ = false;
 
   Phase phase_ = Phase::kPeek;
   bool reading_ = false;

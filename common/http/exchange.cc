@@ -10,14 +10,18 @@ namespace tandem::http {
 
 namespace {
 
-// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
-std::string http_date() {
+// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7). The view lives until the thread's next call.
+std::string_view http_date() {
+  thread_local std::time_t second = -1;
+  thread_local std::array<char, 40> text{};
+  thread_local std::size_t size = 0;
   const std::time_t now = unix_seconds();
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  std::array<char, 40> text{};
-  const std::size_t size =
-      std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  if (now != second) {
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+    second = now;
+  }
   return {text.data(), size};
 }
 

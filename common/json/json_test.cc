@@ -327,5 +327,18 @@ TEST(Utf8, MaximalParts) {
   EXPECT_EQ(out, "abcdefgh\xC3\xA9\xEF\xBF\xBD");
 }
 
+// Arrays of plain integers are read in a loop of their own; it must give and refuse the same.
+TEST(Parse, ArraysOfIntegers) {
+  const auto parsed = parse("[0,1, 22 ,333,999999999,1000000000,12345678901234567890,-4,5.5,6]");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  const Value want = Value::array(
+      {0, 1, 22, 333, 999999999, 1000000000, std::uint64_t{12345678901234567890ULL}, -4, 5.5, 6});
+  EXPECT_EQ(*parsed, want);
+  for (const char* text : {"[1,]", "[1,,2]", "[01,2]", "[1,02]", "[1 2]", "[1,2", "[1,x]", "[,1]"})
+    EXPECT_FALSE(parse(text).ok()) << text;
+  EXPECT_FALSE(parse("[1,2,3,4]", {.max_values = 4}).ok());
+  EXPECT_TRUE(parse("[1,2,3,4]", {.max_values = 5}).ok());
+}
+
 }  // namespace
 }  // namespace tandem::json

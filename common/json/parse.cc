@@ -53,6 +53,7 @@ class Parser {
   Result<Value> read_number();
   Result<Value> to_double(std::string_view token, std::size_t start);
   Result<Value> read_word();
+  void read_small_integers(Frame& frame);
   Status attach(Frame& frame, Value value);
   /// After a value inside a container: "," or the end. True when the container ended.
   Result<bool> next_or_close(Frame& frame);
@@ -182,6 +183,27 @@ Result<Value> Parser::read_number() {
     }
   }
   return to_double(token, start);
+}
+
+/// Takes "1,2,3," from the front: prompts come as long arrays of token ids. Whatever is not a plain
+/// short integer with a comma behind it is left for read_value.
+void Parser::read_small_integers(Frame& frame) {
+  constexpr std::size_t kDigitsMax = 9;
+  const char* const end = text_.data() + text_.size();
+  while (value_count_ < options_.max_values) {
+    const char* at = text_.data() + pos_;
+    const char* const first = at;
+    std::int64_t number = 0;
+    while (at != end && is_digit(*at) && at <= first + kDigitsMax)
+      number = number * 10 + (*at++ - '0');
+    const auto digits = static_cast<std::size_t>(at - first);
+    if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return;
+    if (at == end || *at != ',') return;
+    ++value_count_;
+    frame.items.emplace_back(number);
+    pos_ += digits + 1;
+    skip_space();
+  }
 }
 
 Result<Value> Parser::to_double(std::string_view token, std::size_t start) {
@@ -324,7 +346,11 @@ Result<Value> Parser::run() {
       closed = !at_end() && peek() == (frame.is_object ? '}' : ']');
       if (closed) ++pos_;
       if (!closed) {
-        if (frame.is_object) TANDEM_TRY(read_key(frame));
+        if (frame.is_object) {
+          TANDEM_TRY(read_key(frame));
+        } else {
+          read_small_integers(frame);
+        }
         continue;
       }
     }

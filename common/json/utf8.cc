@@ -22,10 +22,9 @@ std::size_t skip_ascii(std::string_view text, std::size_t pos) {
 
 }  // namespace
 
-Utf8Step decode_utf8(std::string_view text) {
+Utf8Step decode_utf8_beyond_ascii(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1, true, false};
   std::uint32_t length = 0;
   std::uint32_t low = 0x80;
   std::uint32_t high = 0xBF;

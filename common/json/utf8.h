@@ -21,8 +21,15 @@ struct Utf8Step {
   bool truncated;
 };
 
+/// decode_utf8 for a first byte of 0x80 or more.
+Utf8Step decode_utf8_beyond_ascii(std::string_view text);
+
 /// Decodes at the front of `text`, which must not be empty.
-Utf8Step decode_utf8(std::string_view text);
+inline Utf8Step decode_utf8(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text.front());
+  if (lead < 0x80) return {lead, 1, true, false};
+  return decode_utf8_beyond_ascii(text);
+}
 
 /// Offset of the first byte that is not part of valid UTF-8; text.size() when all is valid.
 std::size_t find_invalid_utf8(std::string_view text);

@@ -39,7 +39,10 @@ class Loader {
     TANDEM_TRY(decoder.final_norm, norm(std::string(names_.final_norm), config_.hidden_size));
     const std::string_view head = config_.tie_word_embeddings ? names_.embedding : names_.lm_head;
     TANDEM_TRY(decoder.lm_head,
-               linear({{std::string(head), config_.vocab_size}}, config_.hidden_size, false));
+               packed({{std::string(head), config_.vocab_size}},
+                      config_.hidden_size,
+                      false,
+                      head_format(options_.quantization, options_.dtype)));
     return decoder;
   }
 
@@ -49,6 +52,13 @@ class Loader {
   }
 
   Result<Linear> linear(std::initializer_list<Part> parts, std::int64_t cols, bool with_bias) {
+    return packed(parts, cols, with_bias, layer_format(options_.quantization, options_.dtype));
+  }
+
+  Result<Linear> packed(std::initializer_list<Part> parts,
+                        std::int64_t cols,
+                        bool with_bias,
+                        kernels::WeightFormat format) {
     std::vector<SourceMatrix> matrices;
     std::vector<kernels::MatrixView> views;
     Linear result;
@@ -61,13 +71,10 @@ class Loader {
       TANDEM_TRY(const std::vector<float> bias, source_.vector(part.name + ".bias", part.rows));
       result.bias.insert(result.bias.end(), bias.begin(), bias.end());
     }
-    result.weight = options_.backend->pack(views, options_.dtype, *options_.pool);
+    result.weight = options_.backend->pack(views, format, *options_.pool);
     if (result.weight == nullptr) {
-      return resource_exhausted(
-          fmt::format("tensor '{}.weight': no memory to pack {} columns of {}",
-                      parts.begin()->name,
-                      cols,
-                      kernels::dtype_name(options_.dtype)));
+      return resource_exhausted(fmt::format(
+          "tensor '{}.weight': no memory to pack {} columns", parts.begin()->name, cols));
     }
     return result;
   }

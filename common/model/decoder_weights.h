@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/model/architecture.h"
 #include "common/model/config.h"
+#include "common/model/quantization.h"
 #include "common/model/weight_source.h"
 #include "kernels/api/backend.h"
 
@@ -44,7 +45,8 @@ struct DecoderWeights {
 struct PackOptions {
   const kernels::Backend* backend = nullptr;
   kernels::ThreadPool* pool = nullptr;
-  kernels::DType dtype = kernels::DType::kBf16;  ///< Kept type of the matrices.
+  kernels::DType dtype = kernels::DType::kBf16;  ///< Kept type of what is not quantised.
+  Quantization quantization = Quantization::kNone;
 };
 
 /// Asks `source` for every tensor that the config's blocks need.

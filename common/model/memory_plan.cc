@@ -5,9 +5,12 @@
 namespace tandem::model {
 namespace {
 
-std::uint64_t packed(const PlanOptions& options, std::int64_t rows, std::int64_t cols) {
+std::uint64_t packed(const PlanOptions& options,
+                     kernels::WeightFormat format,
+                     std::int64_t rows,
+                     std::int64_t cols) {
   return options.backend->packed_bytes(
-      static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), options.weight_dtype);
+      static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), format);
 }
 
 std::uint64_t layer_weight_bytes(const ModelConfig& config, const PlanOptions& options) {
@@ -18,9 +21,11 @@ std::uint64_t layer_weight_bytes(const ModelConfig& config, const PlanOptions& o
   if (config.output_bias) floats += hidden;
   if (config.mlp_bias) floats += 2 * config.intermediate_size + hidden;
   if (config.qk_norm) floats += 2 * config.head_dim;
-  return packed(options, qkv, hidden) + packed(options, hidden, config.query_size()) +
-         packed(options, 2 * config.intermediate_size, hidden) +
-         packed(options, hidden, config.intermediate_size) +
+  const kernels::WeightFormat format = layer_format(options.quantization, options.weight_dtype);
+  return packed(options, format, qkv, hidden) +
+         packed(options, format, hidden, config.query_size()) +
+         packed(options, format, 2 * config.intermediate_size, hidden) +
+         packed(options, format, hidden, config.intermediate_size) +
          static_cast<std::uint64_t>(floats) * sizeof(float);
 }
 
@@ -51,7 +56,11 @@ MemoryPlan plan_memory(const ModelConfig& config, const PlanOptions& options) {
   MemoryPlan plan;
   plan.weight_bytes =
       static_cast<std::uint64_t>(config.layer_count) * layer_weight_bytes(config, options) +
-      packed(options, config.vocab_size, config.hidden_size) + floats(config.hidden_size);
+      packed(options,
+             head_format(options.quantization, options.weight_dtype),
+             config.vocab_size,
+             config.hidden_size) +
+      floats(config.hidden_size);
   plan.embedding_bytes = static_cast<std::uint64_t>(config.vocab_size) *
                          static_cast<std::uint64_t>(config.hidden_size) *
                          kernels::dtype_bytes(config.dtype.value_or(options.weight_dtype));

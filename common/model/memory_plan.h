@@ -3,6 +3,7 @@
 
 #include "common/model/config.h"
 #include "common/model/kv_layout.h"
+#include "common/model/quantization.h"
 #include "kernels/api/backend.h"
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct MemoryPlan {
 struct PlanOptions {
   const kernels::Backend* backend = nullptr;
   kernels::DType weight_dtype = kernels::DType::kBf16;
+  Quantization quantization = Quantization::kNone;
   kernels::DType kv_dtype = kernels::DType::kBf16;
   PassLimits limits;
   std::int64_t page_size = 16;

@@ -49,6 +49,8 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
   std::unique_ptr<Model> model(new Model());
   TANDEM_TRY(model->config_, read_config(options.folder, options.override_json));
   model->dtype_ = resolve_dtype(options.dtype, model->config_);
+  model->quantization_ = options.quantization;
+  TANDEM_TRY(check_quantization(options.quantization, model->config_));
   model->backend_ = options.backend;
   model->pool_ = options.pool;
   model->limits_ = options.limits;
@@ -64,7 +66,8 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
 Status Model::load_weights(const LoadOptions& options) {
   const Architecture* architecture = find_architecture(config_.architecture);
   TANDEM_CHECK(architecture != nullptr, "the config names a known architecture");
-  const PackOptions pack{.backend = backend_, .pool = pool_, .dtype = dtype_};
+  const PackOptions pack{
+      .backend = backend_, .pool = pool_, .dtype = dtype_, .quantization = quantization_};
   const std::string config_text = config_.canonical_text();
   if (options.dummy_weights) {
     DummySource source(options.dummy_seed, dtype_);
@@ -97,14 +100,18 @@ MemoryPlan Model::memory_plan(std::int64_t page_size) const {
   return plan_memory(config_,
                      {.backend = backend_,
                       .weight_dtype = dtype_,
+                      .quantization = quantization_,
                       .kv_dtype = dtype_,
                       .limits = limits_,
                       .page_size = page_size});
 }
 
 std::string Model::numerics() const {
-  return fmt::format(
-      "{}/{}/{}", backend_->numerics(), kernels::dtype_name(dtype_), kernels::dtype_name(dtype_));
+  const std::string_view dtype = kernels::dtype_name(dtype_);
+  const std::string quantized = quantization_ == Quantization::kNone
+                                    ? ""
+                                    : fmt::format("+{}", quantization_name(quantization_));
+  return fmt::format("{}/{}{}/{}", backend_->numerics(), dtype, quantized, dtype);
 }
 
 }  // namespace tandem::model

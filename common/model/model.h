@@ -7,6 +7,7 @@
 #include "common/model/forward_batch.h"
 #include "common/model/kv_layout.h"
 #include "common/model/memory_plan.h"
+#include "common/model/quantization.h"
 #include "common/model/workspace.h"
 #include "common/weights/checkpoint.h"
 #include "kernels/api/backend.h"
@@ -36,6 +37,7 @@ kernels::DType resolve_dtype(DTypeChoice choice, const ModelConfig& config);
 struct LoadOptions {
   std::string folder;
   DTypeChoice dtype = DTypeChoice::kAuto;
+  Quantization quantization = Quantization::kNone;
   std::string override_json;                  ///< --json-model-override-args; empty: none.
   const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
   kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by forward() alone.
@@ -58,8 +60,10 @@ class Model {
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
 
-  /// Of weights and KV.
+  /// Of KV, and of weights that are not quantised.
   [[nodiscard]] kernels::DType dtype() const { return dtype_; }
+
+  [[nodiscard]] Quantization quantization() const { return quantization_; }
 
   /// Positions that forward() accepts.
   [[nodiscard]] std::int64_t context_length() const { return context_length_; }
@@ -91,8 +95,9 @@ class Model {
   /// Checkpoint::digest for what is sampled). Touches a few pages of each tensor.
   [[nodiscard]] const weights::Digest& digest() const { return digest_; }
 
-  /// Order of sums, weight dtype and KV dtype, e.g. "simd16-f32fma-v1/bf16/bf16". Processes with
-  /// the same digest and the same string compute the same bits.
+  /// Order of sums, weight dtype (and quantisation) and KV dtype, e.g. "simd16-f32fma-v1/bf16/bf16"
+  /// or "simd16-f32fma-v1/bf16+int8wo/bf16". Processes with the same digest and the same string
+  /// compute the same bits.
   [[nodiscard]] std::string numerics() const;
 
   /// Tensors of the checkpoint that this architecture has no use for.
@@ -113,6 +118,7 @@ class Model {
 
   ModelConfig config_;
   kernels::DType dtype_ = kernels::DType::kF32;
+  Quantization quantization_ = Quantization::kNone;
   const kernels::Backend* backend_ = nullptr;
   kernels::ThreadPool* pool_ = nullptr;
   PassLimits limits_;

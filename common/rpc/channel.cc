@@ -11,6 +11,7 @@ namespace tandem::rpc::internal {
 namespace {
 
 constexpr std::string_view kScheme = "grpc://";
+constexpr int kWindowBytes = 4 << 20;
 
 bool is_port(std::string_view text) {
   if (text.empty() || text.size() > 5) return false;
@@ -38,6 +39,11 @@ Result<std::string> parse_address(std::string_view address) {
   return std::string(rest);
 }
 
+void use_steady_window(const std::function<void(const char*, int)>& set) {
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+}
+
 Result<std::shared_ptr<grpc::Channel>> make_channel(const ClientOptions& options) {
   TANDEM_TRY(auto target, parse_address(options.address));
   keep_callback_threads();
@@ -55,6 +61,7 @@ Result<std::shared_ptr<grpc::Channel>> make_channel(const ClientOptions& options
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, connect_ms);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  use_steady_window([&args](const char* name, int value) { args.SetInt(name, value); });
   args.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
   args.SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max));
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), args);

@@ -1,6 +1,7 @@
 #include "common/rpc/server.h"
 
 #include "common/rpc/internal/callback_queue.h"
+#include "common/rpc/internal/channel.h"
 
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -60,6 +61,8 @@ void add_limits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              keepalive_ms / 2);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  internal::use_steady_window(
+      [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // With port sharing a second server would bind the same port and take half of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

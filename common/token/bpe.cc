@@ -1,6 +1,7 @@
 #include "common/token/bpe.h"
 
 #include "common/json/utf8.h"
+#include "common/token/word_cache.h"
 
 #include <fmt/format.h>
 
@@ -22,7 +23,8 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 }
 
 std::size_t hash_pair(std::uint64_t key) {
-  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20);
+  // The upper half of the product: only there both ids have a say.
+  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 32);
 }
 
 }  // namespace
@@ -128,32 +130,36 @@ void BpeModel::first_symbols(std::string_view word, std::vector<std::int32_t>& o
   }
 }
 
-void BpeModel::merge_short(std::vector<std::int32_t>& symbols) const {
-  const Merge* found[kShortWord] = {};
-  std::size_t count = symbols.size();
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    found[i] = find_merge(symbols[i], symbols[i + 1]);
-  }
+/// Merges in place; returns how many symbols are left. `count` is at most kShortWord.
+std::size_t BpeModel::merge_short(std::int32_t* symbols, std::size_t count) const {
+  struct Candidate {
+    std::uint32_t rank;
+    std::int32_t new_id;
+  };
+
+  Candidate found[kShortWord];
+  const auto look = [&](std::size_t i) -> Candidate {
+    const Merge* merge = i + 1 < count ? find_merge(symbols[i], symbols[i + 1]) : nullptr;
+    return merge == nullptr ? Candidate{kNoRank, -1} : Candidate{merge->rank, merge->new_id};
+  };
+  for (std::size_t i = 0; i < count; ++i)
+    found[i] = look(i);
   while (count > 1) {
     std::size_t best = 0;
-    std::uint32_t best_rank = kNoRank;
-    for (std::size_t i = 0; i + 1 < count; ++i) {
-      if (found[i] != nullptr && found[i]->rank < best_rank) {
-        best_rank = found[i]->rank;
-        best = i;
-      }
+    for (std::size_t i = 1; i + 1 < count; ++i) {
+      if (found[i].rank < found[best].rank) best = i;
     }
-    if (best_rank == kNoRank) break;
-    symbols[best] = found[best]->new_id;
+    if (found[best].rank == kNoRank) break;
+    symbols[best] = found[best].new_id;
     for (std::size_t i = best + 1; i + 1 < count; ++i) {
       symbols[i] = symbols[i + 1];
       found[i] = found[i + 1];
     }
     --count;
-    if (best > 0) found[best - 1] = find_merge(symbols[best - 1], symbols[best]);
-    found[best] = best + 1 < count ? find_merge(symbols[best], symbols[best + 1]) : nullptr;
+    if (best > 0) found[best - 1] = look(best - 1);
+    found[best] = look(best);
   }
-  symbols.resize(count);
+  return count;
 }
 
 /// Merges of a long word. Candidates lie in one list per rank, in order of position, and a queue
@@ -265,11 +271,68 @@ void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& out) con
   symbols.reserve(word.size());
   first_symbols(word, symbols);
   if (symbols.size() <= kShortWord) {
-    merge_short(symbols);
+    symbols.resize(merge_short(symbols.data(), symbols.size()));
   } else {
     LongMerger(*this, symbols).run();
   }
   out.insert(out.end(), symbols.begin(), symbols.end());
+}
+
+bool BpeModel::index_bytes() {
+  raw_ = RawWords(vocabulary_);
+  if (!raw_.usable()) return false;
+  reach_ = std::make_unique<std::atomic<std::uint8_t>[]>(vocabulary_.id_end());
+  static std::atomic<std::uint32_t> serial{1};
+  serial_ = serial.fetch_add(1);
+  return true;
+}
+
+bool BpeModel::merges_to(std::int32_t id, std::string_view bytes) const {
+  if (options_.ignore_merges) return true;
+  std::atomic<std::uint8_t>& reach = reach_[static_cast<std::size_t>(id)];
+  const std::uint8_t known = reach.load(std::memory_order_relaxed);
+  if (known != kUnknown) return known == kReached;
+  std::int32_t symbols[kShortWord];
+  // Longer tokens are rare enough to be merged each time.
+  if (bytes.size() > kShortWord) return false;
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    symbols[i] = raw_.byte_id(bytes[i]);
+  const bool reached = merge_short(symbols, bytes.size()) == 1 && symbols[0] == id;
+  reach.store(reached ? kReached : kNotReached, std::memory_order_relaxed);
+  return reached;
+}
+
+void BpeModel::encode_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
+  if (bytes.empty()) return;
+  if (bytes.size() > WordCache::kBytesMax) return merge_bytes(bytes, out);
+  thread_local WordCache cache;
+  const WordCache::Key key = WordCache::key_of(serial_, bytes);
+  if (cache.append(key, out)) return;
+  const std::size_t first = out.size();
+  merge_bytes(bytes, out);
+  cache.keep(key, out, first);
+}
+
+void BpeModel::merge_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
+  const std::int32_t id = raw_.find(bytes);
+  if (id >= 0 && merges_to(id, bytes)) {
+    out.push_back(id);
+    return;
+  }
+  if (bytes.size() > kShortWord) {
+    std::vector<std::int32_t> symbols(bytes.size());
+    std::transform(bytes.begin(), bytes.end(), symbols.begin(), [this](char byte) {
+      return raw_.byte_id(byte);
+    });
+    LongMerger(*this, symbols).run();
+    out.insert(out.end(), symbols.begin(), symbols.end());
+    return;
+  }
+  std::int32_t symbols[kShortWord];
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    symbols[i] = raw_.byte_id(bytes[i]);
+  const std::size_t count = merge_short(symbols, bytes.size());
+  out.insert(out.end(), symbols, symbols + count);
 }
 
 }  // namespace tandem::token

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "common/base/status.h"
+#include "common/token/raw_words.h"
 #include "common/token/vocabulary.h"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -38,6 +41,12 @@ class BpeModel {
   /// megabytes of one letter), n log n at worst.
   void encode(std::string_view word, std::vector<std::int32_t>& out) const;
 
+  /// Makes encode_bytes ready. False: some byte has no token, so words must be spelt out.
+  bool index_bytes();
+  /// As encode for the word in the byte-level alphabet, but of the bytes themselves. After
+  /// index_bytes.
+  void encode_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
+
   [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
@@ -54,7 +63,16 @@ class BpeModel {
   void first_symbols(std::string_view word, std::vector<std::int32_t>& out) const;
   [[nodiscard]] std::int32_t char_id(char32_t code, std::string_view text) const;
   bool append_bytes(std::string_view text, std::vector<std::int32_t>& out) const;
-  void merge_short(std::vector<std::int32_t>& symbols) const;
+  std::size_t merge_short(std::int32_t* symbols, std::size_t count) const;
+  void merge_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
+  [[nodiscard]] bool merges_to(std::int32_t id, std::string_view bytes) const;
+
+  /// Whether merging the bytes of a token gives the token: found out when it is first asked for.
+  enum Reach : std::uint8_t {
+    kUnknown,
+    kReached,
+    kNotReached,
+  };
 
   Vocabulary vocabulary_;
   BpeOptions options_;
@@ -64,6 +82,10 @@ class BpeModel {
   /// Tokens of one character in the basic plane: code point -> id, -1 where there is none.
   std::vector<std::int32_t> char_ids_;
   std::array<std::int32_t, 256> byte_ids_{};
+  RawWords raw_;
+  std::uint32_t serial_ = 0;  ///< names this model in the caches of threads
+  /// By id. Any thread may find it out; all find the same.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> reach_;
 };
 
 }  // namespace tandem::token

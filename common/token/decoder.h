@@ -32,6 +32,11 @@ class Decoder {
 
   [[nodiscard]] Join join() const { return join_; }
 
+  /// Whether the text is nothing but the bytes of the tokens, one after the other.
+  [[nodiscard]] bool joins_bytes() const {
+    return join_ == Join::kByteLevel && token_steps_.empty() && strip_.content.empty();
+  }
+
   /// Characters `strip_content` to take off the joined text, at most so many on each side.
   [[nodiscard]] const std::string& strip_content() const { return strip_.content; }
 
@@ -89,6 +94,11 @@ class DecodeState {
   void settle();
   /// Ends the text: broken parts become U+FFFD.
   void finish();
+
+  /// Nothing is held back and nothing waits to be taken.
+  [[nodiscard]] bool is_empty() const {
+    return tail_.empty() && run_.empty() && out_.empty() && held_strip_ == 0;
+  }
 
   /// True when the text so far ends in U+FFFD: an incomplete character, or a broken one.
   [[nodiscard]] bool ends_broken() const;

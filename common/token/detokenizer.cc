@@ -8,12 +8,23 @@ IncrementalDetokenizer::IncrementalDetokenizer(std::shared_ptr<const Tokenizer> 
       skip_special_(options.skip_special),
       state_(tokenizer_->decoder(), options.after_text) {}
 
-std::string IncrementalDetokenizer::push(std::int32_t id) {
+void IncrementalDetokenizer::push(std::int32_t id, std::string* out) {
+  // Nearly every token: whole characters, and nothing before them is incomplete.
+  if (state_.is_empty() && tokenizer_->stands_alone(id)) {
+    if (!skip_special_ || !tokenizer_->is_special(id)) *out += tokenizer_->token_bytes(id);
+    return;
+  }
   if (tokenizer_->has_token(id) && !(skip_special_ && tokenizer_->is_special(id))) {
     state_.push(tokenizer_->token_text(id), tokenizer_->token_bytes(id));
     state_.settle();
   }
-  return state_.ends_broken() ? std::string() : state_.take();
+  if (!state_.ends_broken()) *out += state_.take();
+}
+
+std::string IncrementalDetokenizer::push(std::int32_t id) {
+  std::string text;
+  push(id, &text);
+  return text;
 }
 
 std::string IncrementalDetokenizer::finish() {

@@ -25,7 +25,9 @@ class IncrementalDetokenizer {
   explicit IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer,
                                   const DetokenizerOptions& options = {});
 
-  /// The text that `id` completes, often empty. Ids without a token add nothing.
+  /// Appends the text that `id` completes, often none. Ids without a token add nothing.
+  void push(std::int32_t id, std::string* out);
+  /// The same, given back.
   std::string push(std::int32_t id);
   /// What is still held back; broken parts become U+FFFD. Then the text is over.
   std::string finish();

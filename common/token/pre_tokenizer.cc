@@ -29,12 +29,6 @@ Result<SplitBehavior> read_behavior(const json::Field& field) {
   return field.mismatch("one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
-Result<std::shared_ptr<const Regex>> compile(std::string_view pattern, const json::Field& field) {
-  auto regex = Regex::compile(pattern);
-  if (!regex.ok()) return regex.status().with_context(field.path());
-  return std::make_shared<const Regex>(std::move(*regex));
-}
-
 struct Piece {
   Span span;
   bool is_match;
@@ -96,6 +90,20 @@ void merge_equal(std::vector<Piece>& pieces) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const PreTokenizer::Matcher>> PreTokenizer::compile(
+    std::string_view pattern, const json::Field& field) {
+  auto regex = Regex::compile(pattern);
+  if (!regex.ok()) return regex.status().with_context(field.path());
+  return std::make_shared<const Matcher>(
+      Matcher{std::move(*regex), WordScanner::for_pattern(pattern)});
+}
+
+std::vector<Span> PreTokenizer::Matcher::find_all(std::string_view text) const {
+  std::vector<Span> words;
+  if (scanner && scanner->find_all(text, words)) return words;
+  return regex.find_all(text);
+}
 
 Result<PreTokenizer> PreTokenizer::load(const json::Field& field) {
   PreTokenizer pre;
@@ -170,7 +178,7 @@ Status PreTokenizer::add_split(const json::Field& field) {
 Status PreTokenizer::add_byte_level(const json::Field& field) {
   TANDEM_TRY(const auto prefix, field.optional_bool("add_prefix_space"));
   TANDEM_TRY(const auto use_regex, field.optional_bool("use_regex"));
-  std::shared_ptr<const Regex> regex;
+  std::shared_ptr<const Matcher> regex;
   if (use_regex.value_or(true)) {
     TANDEM_TRY(regex, compile(kGpt2Pattern, field));
   }
@@ -227,6 +235,15 @@ void PreTokenizer::split_word(const Split& split,
                               std::string_view text,
                               std::vector<Span>& out) {
   const std::string_view part = text.substr(word.begin, word.end - word.begin);
+  const bool plain = split.behavior == SplitBehavior::kIsolated && split.pattern.regex &&
+                     split.pattern.regex->scanner;
+  // A scanner leaves nothing between its words.
+  const std::size_t before = out.size();
+  if (plain && split.pattern.regex->scanner->find_all(part, out)) {
+    for (std::size_t i = before; i < out.size(); ++i)
+      out[i] = {out[i].begin + word.begin, out[i].end + word.begin};
+    return;
+  }
   std::vector<Piece> pieces = cover(find(split.pattern, part), part.size(), split.invert);
   switch (split.behavior) {
     case SplitBehavior::kMergedWithPrevious:
@@ -313,6 +330,36 @@ Words PreTokenizer::apply(std::string text, bool at_start) const {
     std::visit([&](const auto& s) { run(s, words, at_start); }, step);
   }
   return words;
+}
+
+bool PreTokenizer::ends_in_bytes() const {
+  if (steps_.empty()) return false;
+  const auto* last = std::get_if<ByteLevel>(&steps_.back());
+  if (last == nullptr || last->add_prefix_space) return false;
+  return std::all_of(steps_.begin(), steps_.end() - 1, [](const Step& step) {
+    return std::holds_alternative<Split>(step);
+  });
+}
+
+void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) const {
+  if (text.empty()) return;
+  std::vector<Span> spans = {{0, text.size()}};
+  for (const Step& step : steps_) {
+    std::vector<Span> next;
+    next.reserve(text.size() / 4 + 1);
+    if (const auto* split = std::get_if<Split>(&step)) {
+      for (const Span& span : spans)
+        split_word(*split, span, text, next);
+    } else {
+      const auto& regex = std::get<ByteLevel>(step).regex;
+      if (!regex) break;
+      const Split isolate{{regex, "", std::nullopt}, SplitBehavior::kIsolated, false};
+      for (const Span& span : spans)
+        split_word(isolate, span, text, next);
+    }
+    spans = std::move(next);
+  }
+  words.insert(words.end(), spans.begin(), spans.end());
 }
 
 }  // namespace tandem::token

@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/json/field.h"
 #include "common/token/regex.h"
+#include "common/token/word_scanner.h"
 
 #include <memory>
 #include <optional>
@@ -39,6 +40,12 @@ class PreTokenizer {
   /// `text` must be valid UTF-8; `at_start`: it is the beginning of the whole input.
   [[nodiscard]] Words apply(std::string text, bool at_start) const;
 
+  /// Whether words are parts of the text as it is, spelt in the byte-level alphabet only at the
+  /// very end: then raw_words gives them without the spelling.
+  [[nodiscard]] bool ends_in_bytes() const;
+  /// Appends the words as ranges of `text`. Only where ends_in_bytes.
+  void raw_words(std::string_view text, std::vector<Span>& words) const;
+
  private:
   enum class CharClass {
     kNumeric,
@@ -52,9 +59,17 @@ class PreTokenizer {
     kNever,
   };
 
+  /// A pattern with the scanner that may stand in for it.
+  struct Matcher {
+    Regex regex;
+    std::optional<WordScanner> scanner;
+
+    [[nodiscard]] std::vector<Span> find_all(std::string_view text) const;
+  };
+
   struct Pattern {
     /// Exactly one of the three is set.
-    std::shared_ptr<const Regex> regex;
+    std::shared_ptr<const Matcher> regex;
     std::string text;
     std::optional<CharClass> char_class;
   };
@@ -68,7 +83,7 @@ class PreTokenizer {
   struct ByteLevel {
     bool add_prefix_space;
     /// Null: words stay as they are.
-    std::shared_ptr<const Regex> regex;
+    std::shared_ptr<const Matcher> regex;
   };
 
   struct Metaspace {
@@ -79,6 +94,8 @@ class PreTokenizer {
 
   using Step = std::variant<Split, ByteLevel, Metaspace>;
 
+  static Result<std::shared_ptr<const Matcher>> compile(std::string_view pattern,
+                                                        const json::Field& field);
   Status add(const json::Field& field, int depth);
   Status add_simple(std::string_view type, const json::Field& field);
   Status add_split(const json::Field& field);

@@ -62,21 +62,33 @@ void Tokenizer::encode_words(const Words& words, std::vector<std::int32_t>& out)
   }
 }
 
+/// `text` is normalized and holds no added token.
+void Tokenizer::encode_part(std::string_view text,
+                            bool at_start,
+                            std::vector<std::int32_t>& out) const {
+  if (!raw_words_) return encode_words(pre_tokenizer_.apply(std::string(text), at_start), out);
+  std::vector<Span> words;
+  pre_tokenizer_.raw_words(text, words);
+  for (const Span& word : words)
+    model_.encode_bytes(text.substr(word.begin, word.end - word.begin), out);
+}
+
 void Tokenizer::encode_text(std::string_view text,
                             bool at_start,
                             std::vector<std::int32_t>& out) const {
-  const std::string normalized = normalizer_.apply(text);
-  if (normalized_matcher_.empty()) {
-    encode_words(pre_tokenizer_.apply(normalized, at_start), out);
-    return;
+  std::string normalized;
+  if (!normalizer_.empty()) {
+    normalized = normalizer_.apply(text);
+    text = normalized;
   }
-  for (const Segment& segment : normalized_matcher_.split(normalized)) {
+  if (normalized_matcher_.empty()) return encode_part(text, at_start, out);
+  for (const Segment& segment : normalized_matcher_.split(text)) {
     if (segment.id >= 0) {
       out.push_back(segment.id);
       continue;
     }
-    std::string part = normalized.substr(segment.span.begin, segment.span.end - segment.span.begin);
-    encode_words(pre_tokenizer_.apply(std::move(part), at_start && segment.span.begin == 0), out);
+    const std::size_t length = segment.span.end - segment.span.begin;
+    encode_part(text.substr(segment.span.begin, length), at_start && segment.span.begin == 0, out);
   }
 }
 
@@ -101,7 +113,21 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
+std::string Tokenizer::decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const {
+  const std::uint8_t mask = skip_special ? kKnown | kSpecial : kKnown;
+  std::string bytes;
+  bytes.reserve(ids.size() * 4);
+  for (const std::int32_t id : ids) {
+    if ((flags(id) & mask) == kKnown) bytes += token_bytes(id);
+  }
+  if (json::find_invalid_utf8(bytes) == bytes.size()) return bytes;
+  std::string text;
+  json::append_utf8_lossy(text, bytes);
+  return text;
+}
+
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  if (decoder_.joins_bytes()) return decode_bytes(ids, skip_special);
   DecodeState state(decoder_, false);
   for (const std::int32_t id : ids) {
     if (!has_token(id) || (skip_special && is_special(id))) continue;
@@ -130,8 +156,7 @@ std::size_t Tokenizer::vocab_size() const {
 }
 
 bool Tokenizer::is_special(std::int32_t id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < special_.size() &&
-         special_[static_cast<std::size_t>(id)];
+  return (flags(id) & kSpecial) != 0;
 }
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const {
@@ -148,9 +173,19 @@ void Tokenizer::index_tokens() {
     if (has_token(id)) bytes_ += decoder_.token_text(token_text(id), false);
     bytes_end_.push_back(bytes_.size());
   }
-  special_.assign(vocab_size(), false);
+  raw_words_ = pre_tokenizer_.ends_in_bytes() && model_.index_bytes();
+  flags_.assign(vocab_size(), 0);
+  for (std::size_t i = 0; i < flags_.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (!has_token(id)) continue;
+    flags_[i] = kKnown;
+    const std::string_view bytes = token_bytes(id);
+    const bool whole =
+        json::find_invalid_utf8(bytes) == bytes.size() && !bytes.ends_with("\xEF\xBF\xBD");
+    if (whole && decoder_.joins_bytes()) flags_[i] |= kStandsAlone;
+  }
   for (const AddedToken& token : added_) {
-    special_[static_cast<std::size_t>(token.id)] = token.special;
+    if (token.special) flags_[static_cast<std::size_t>(token.id)] |= kSpecial;
   }
 }
 

@@ -51,6 +51,10 @@ class Tokenizer {
   /// True for tokens that `skip_special` leaves out.
   [[nodiscard]] bool is_special(std::int32_t id) const;
 
+  /// True when the bytes of `id` are whole characters that need no decoder but to be put behind the
+  /// others: a stream that holds nothing back may give them out as they are.
+  [[nodiscard]] bool stands_alone(std::int32_t id) const { return (flags(id) & kStandsAlone) != 0; }
+
   [[nodiscard]] std::optional<std::int32_t> bos_id() const { return bos_id_; }
 
   [[nodiscard]] std::optional<std::int32_t> eos_id() const { return eos_id_; }
@@ -71,6 +75,9 @@ class Tokenizer {
   Tokenizer() = default;
 
   void encode_text(std::string_view text, bool at_start, std::vector<std::int32_t>& out) const;
+  [[nodiscard]] std::string decode_bytes(std::span<const std::int32_t> ids,
+                                         bool skip_special) const;
+  void encode_part(std::string_view text, bool at_start, std::vector<std::int32_t>& out) const;
   void encode_words(const Words& words, std::vector<std::int32_t>& out) const;
   void index_tokens();
 
@@ -82,6 +89,8 @@ class Tokenizer {
   AddedTokenMatcher normalized_matcher_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
+  /// Words are looked up by their bytes.
+  bool raw_words_ = false;
   Decoder decoder_;
   TokenizerConfig config_;
   std::vector<std::int32_t> prefix_ids_;
@@ -89,7 +98,20 @@ class Tokenizer {
   std::optional<std::int32_t> bos_id_;
   std::optional<std::int32_t> eos_id_;
   std::optional<std::int32_t> pad_id_;
-  std::vector<bool> special_;
+
+  /// By id: what a step of a stream asks of a token.
+  enum Flag : std::uint8_t {
+    kKnown = 1,
+    kSpecial = 2,
+    kStandsAlone = 4,
+  };
+
+  [[nodiscard]] std::uint8_t flags(std::int32_t id) const {
+    const auto index = static_cast<std::size_t>(id);
+    return id >= 0 && index < flags_.size() ? flags_[index] : std::uint8_t{0};
+  }
+
+  std::vector<std::uint8_t> flags_;
   /// token_bytes: all of them in one arena; id i has bytes_end_[i-1]..bytes_end_[i].
   std::string bytes_;
   std::vector<std::uint64_t> bytes_end_;

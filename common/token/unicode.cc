@@ -95,6 +95,21 @@ bool is_word(char32_t c) {
          cat == UTF8PROC_CATEGORY_ND || cat == UTF8PROC_CATEGORY_PC;
 }
 
+LetterCase letter_case(char32_t c) {
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+      return LetterCase::kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return LetterCase::kLower;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return LetterCase::kNone;
+    default:
+      return LetterCase::kNoLetter;
+  }
+}
+
 void append_lower(std::string& out, char32_t c) {
   // The only character whose full lower-case mapping is longer than one character.
   if (c == 0x130) {

@@ -17,6 +17,14 @@ bool is_word(char32_t c);
 /// Categories Mn, Mc, Me.
 bool is_mark(char32_t c);
 
+enum class LetterCase {
+  kUpper,  ///< Lu, Lt
+  kLower,  ///< Ll
+  kNone,   ///< Lm, Lo
+  kNoLetter,
+};
+LetterCase letter_case(char32_t c);
+
 /// Appends the full lower-case mapping of one character.
 void append_lower(std::string& out, char32_t c);
 

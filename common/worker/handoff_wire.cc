@@ -42,6 +42,7 @@ void write_layout(const handoff::LayoutDescriptor& layout, v1::LayoutDescriptor*
   out->set_model_digest(layout.model_digest);
   out->set_weight_version(layout.weight_version);
   out->set_numerics_family(layout.numerics_family);
+  out->set_quantization(layout.quantization);
 }
 
 handoff::LayoutDescriptor read_layout(const v1::LayoutDescriptor& message) {
@@ -64,6 +65,7 @@ handoff::LayoutDescriptor read_layout(const v1::LayoutDescriptor& message) {
   layout.model_digest = message.model_digest();
   layout.weight_version = message.weight_version();
   layout.numerics_family = message.numerics_family();
+  layout.quantization = message.quantization();
   return layout;
 }
 

@@ -1,6 +1,7 @@
 #include "common/worker/local_generator.h"
 
 #include <memory>
+#include <utility>
 
 namespace tandem::worker {
 namespace {
@@ -26,13 +27,21 @@ Status LocalGenerator::submit(core::Request request, core::EventSink sink) {
       std::move(request), std::move(sink));
   const bool taken = loop_->try_post([this, shared] {
     const core::RequestId id = shared->first.id;
-    const core::EventSink to = shared->second;
+    const auto to = std::make_shared<core::EventSink>(std::move(shared->second));
     rpc::Submission submission;
     submission.request = std::move(shared->first);
-    const Status status = role_->submit(std::move(submission), to);
-    if (!status.ok()) to(core::aborted_event(id, status));
+    const Status status =
+        role_->submit(std::move(submission), [this, to](core::TokenEvent&& event) {
+          events_.push_back({to, std::move(event)});
+        });
+    if (!status.ok()) events_.push_back({to, core::aborted_event(id, status)});
   });
   return taken ? Status() : resource_exhausted("the engine's inbox is full; try again later");
+}
+
+void LocalGenerator::after_step(Time /*now*/) {
+  for (Waiting& waiting : std::exchange(events_, {}))
+    (*waiting.sink)(std::move(waiting.event));
 }
 
 void LocalGenerator::abort(core::RequestId id) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace tandem::worker {
 
 /// Any thread; what it does happens on the engine thread. All pointers are borrowed.
-class LocalGenerator final : public core::Generator {
+class LocalGenerator final : public core::Generator, public LoopClient {
  public:
   /// `extra_info` gives more members for /get_server_info; called on any thread.
   LocalGenerator(Role* role,
@@ -38,11 +39,23 @@ class LocalGenerator final : public core::Generator {
   /// From now on new requests are refused with kUnavailable.
   void drain() { draining_.store(true); }
 
+  void before_step(Time /*now*/) override {}
+
+  /// Hands the events of the step on. Not before: whoever has the last token may ask for the loads,
+  /// and they must not count the request any more.
+  void after_step(Time now) override;
+
  private:
+  struct Waiting {
+    std::shared_ptr<core::EventSink> sink;
+    core::TokenEvent event;
+  };
+
   Role* role_;
   engine::Engine* engine_;
   EngineLoop* loop_;
   std::function<std::vector<std::pair<std::string, std::string>>()> extra_info_;
+  std::vector<Waiting> events_;  // the engine thread's
   std::atomic<bool> draining_{false};
   // What ready() saw last: progress and when it last moved (ns on the steady clock).
   mutable std::atomic<std::uint64_t> seen_progress_{0};

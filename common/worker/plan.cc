@@ -40,6 +40,21 @@ kernels::DType choose_dtype(args::DType choice, const model::ModelConfig& config
   return config.dtype == kernels::DType::kBf16 ? kernels::DType::kBf16 : kernels::DType::kF16;
 }
 
+model::Quantization choose_quantization(const args::ModelOptions& options) {
+  if (options.quantization == args::Quantization::kW8A8Int8) {
+    return model::Quantization::kW8A8Int8;
+  }
+  switch (options.torchao_config) {
+    case args::TorchaoConfig::kNone:
+      return model::Quantization::kNone;
+    case args::TorchaoConfig::kInt8wo:
+      return model::Quantization::kInt8WeightOnly;
+    case args::TorchaoConfig::kInt4wo128:
+      return model::Quantization::kInt4WeightOnly128;
+  }
+  return model::Quantization::kNone;
+}
+
 Result<std::int64_t> choose_context(const args::ModelOptions& options,
                                     const model::ModelConfig& config) {
   const std::int64_t own = config.context_length();
@@ -80,6 +95,7 @@ void size_buffers(const args::Arguments& args, const Knobs& knobs, WorkerPlan& p
   plan.memory = model::plan_memory(plan.config,
                                    {.backend = plan.backend,
                                     .weight_dtype = plan.dtype,
+                                    .quantization = plan.quantization,
                                     .kv_dtype = plan.dtype,
                                     .limits = plan.limits,
                                     .page_size = plan.page_size});
@@ -239,6 +255,7 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
   TANDEM_TRY(plan.backend, select_backend(args));
   TANDEM_TRY(plan.context_length, choose_context(args.model, plan.config));
   plan.dtype = choose_dtype(args.model.dtype, plan.config);
+  plan.quantization = choose_quantization(args.model);
   plan.memory_bytes = memory_bytes;
   plan.fraction = args.kv_cache.mem_fraction_static;
   plan.page_size = args.kv_cache.page_size;

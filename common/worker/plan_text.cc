@@ -37,7 +37,8 @@ std::string weight_formula(const WorkerPlan& plan) {
       c.intermediate_size,
       c.vocab_size,
       c.hidden_size,
-      kernels::dtype_name(plan.dtype),
+      plan.quantization == model::Quantization::kNone ? kernels::dtype_name(plan.dtype)
+                                                      : model::quantization_name(plan.quantization),
       kernels::family_name(plan.backend->family()));
 }
 

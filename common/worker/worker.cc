@@ -46,6 +46,21 @@ core::SamplingParams default_sampling(const model::ModelConfig& config) {
   return params;
 }
 
+std::string memory_plan_json(const WorkerPlan& plan) {
+  const model::MemoryPlan& memory = plan.memory;
+  return fmt::format(
+      R"({{"weight_bytes": {}, "embedding_bytes": {}, "rope_bytes": {}, "activation_bytes": {}, )"
+      R"("logit_bytes": {}, "pool_bytes": {}, "transfer_bytes": {}, "total_bytes": {}}})",
+      memory.weight_bytes,
+      memory.embedding_bytes,
+      memory.rope_bytes,
+      memory.activation_bytes,
+      memory.logit_bytes,
+      plan.pool_bytes(),
+      plan.transfer_bytes,
+      plan.total_bytes());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
@@ -71,6 +86,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
       make_status_log(worker->engine_.get(), args.observability.decode_log_interval);
   worker->loop_->add_client(worker->role_.get());
   worker->loop_->add_client(worker->endpoint_.get());
+  worker->loop_->add_client(worker->generator_.get());
   worker->loop_->add_client(worker->status_log_.get());
   worker->loop_->start();
   return worker;
@@ -108,6 +124,7 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
   options.dummy_weights = args.model.load_format == args::LoadFormat::kDummy;
   options.dummy_seed = args.runtime.random_seed;
   if (!options.dummy_weights) TANDEM_TRY(check_weight_files(args.model));
+  options.quantization = plan.quantization;
   options.backend = plan.backend;
   options.pool = pool_.get();
   options.limits = plan.limits;
@@ -189,6 +206,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.layout.page_bytes = layout.page_bytes();
   options.layout.page_stride_bytes = layout.page_bytes();
   options.layout.model_digest = info_.model_digest;
+  options.layout.quantization = std::string(model::quantization_name(plan.quantization));
   options.layout.weight_version = info_.model.weight_version;
   options.layout.numerics_family = info_.numerics_family;
   // The window is told in chunks and kept in pages; 0 grants the whole prompt at once.
@@ -241,6 +259,7 @@ std::vector<std::pair<std::string, std::string>> Worker::extra_info() const {
       {"max_req_input_len",
        std::to_string(std::min(plan_.context_length - 1, plan_.max_total_tokens - 1))},
       {"page_bytes", std::to_string(plan_.memory.page_bytes)},
+      {"memory_plan", memory_plan_json(plan_)},
       {"incarnation", fmt::format("\"{:016x}\"", info_.incarnation)},
       {"model_digest", "\"" + info_.model_digest + "\""},
       {"numerics_family", "\"" + info_.numerics_family + "\""},

@@ -44,16 +44,16 @@ class Backend {
   [[nodiscard]] virtual std::string_view numerics() const = 0;
 
   /// Packs the matrices of `parts`, stacked along rows (all of the same cols): [q; k; v] or [gate;
-  /// up] become one weight. `store` is the kept type; narrowing rounds to nearest even. Null when
-  /// memory ran out.
+  /// up] become one weight. `store` is the kept type: floats are rounded to nearest even, quantised
+  /// ones as WeightScheme says, from the values of `parts` themselves. Null when memory ran out.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
-                                                           DType store,
+                                                           WeightFormat store,
                                                            ThreadPool& pool) const = 0;
 
   /// Bytes that pack() will hold for [n, k]; for memory plans.
   [[nodiscard]] virtual std::size_t packed_bytes(std::size_t n,
                                                  std::size_t k,
-                                                 DType store) const = 0;
+                                                 WeightFormat store) const = 0;
 
   virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
   virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;

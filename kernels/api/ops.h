@@ -28,7 +28,7 @@ struct EmbeddingArgs {
 
 /// y[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n], + y[t, n] if accumulate.
 /// The sum runs in the family's fixed order; then bias, then the old y are added, one rounding
-/// each.
+/// each. Quantised weights: WeightScheme.
 struct LinearArgs {
   const float* x = nullptr;  ///< [tokens, k]
   std::size_t x_stride = 0;  ///< 0: k

@@ -63,8 +63,11 @@ const Backend* select(Family requested, std::string* reason) {
   if (requested == Family::kGeneric) return &generic;
 #if defined(TANDEM_KERNELS_X86)
   static const CpuBackend avx2(Family::kAvx2, CpuBackend::kNumerics, cpu::avx2_kernels());
-  static const CpuBackend avx512(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
   const cpu::Features& have = cpu::features();
+  static const CpuBackend avx512(
+      Family::kAvx512,
+      CpuBackend::kNumerics,
+      have.avx512_vnni ? cpu::avx512_vnni_kernels() : cpu::avx512_kernels());
   if (requested == Family::kAvx2 && have.avx2) return &avx2;
   if (requested == Family::kAvx512 && have.avx512) return &avx512;
   if (requested == Family::kAmx && have.amx) {

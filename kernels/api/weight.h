@@ -5,8 +5,8 @@
 #include "kernels/api/dtype.h"
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
-#include <new>
 
 namespace tandem::kernels {
 
@@ -20,27 +20,70 @@ struct MatrixView {
   std::size_t row_stride = 0;
 };
 
+/// How the elements of a weight are kept, and what a product does with its inputs. Names in quotes
+/// are those of the arguments.
+enum class WeightScheme : std::uint8_t {
+  kFloat,  ///< elements of a DType
+  /// "int8wo": w = q * scale, q in [-127, 127], one f32 scale an output (largest |w| / 127). Inputs
+  /// stay float: y = scale * sum of x q.
+  kInt8,
+  /// "int4wo-128": w = q * scale + zero, q in [-8, 7], one bf16 scale ((max - min) / 15) and zero
+  /// (min + 8 scale) per output and 128 inputs. Inputs stay float.
+  kInt4Group128,
+  /// "w8a8_int8": weights as kInt8. Each row of inputs becomes 8 bit with a scale of its own
+  /// (largest |x| / 127, nearest, ties to even); products and sums are integers, exact: y = sum *
+  /// scale of the output * scale of the row. A row that holds inf or NaN gives NaN.
+  kInt8Dynamic,
+};
+
+/// Inputs (k) that share one scale and zero in kInt4Group128; the last group may be shorter.
+inline constexpr std::size_t kInt4Group = 128;
+
+/// Largest k of a kInt8Dynamic weight: 127 * 127 * k stays below 2^31.
+inline constexpr std::size_t kMaxInt8DynamicK = 131072;
+
+/// What pack() makes of a matrix. A DType alone means floats of it.
+struct WeightFormat {
+  // Implicit on purpose: floats are the usual case.
+  constexpr WeightFormat(DType element) : dtype(element) {}  // NOLINT(google-explicit-constructor)
+
+  constexpr WeightFormat(WeightScheme quantized)  // NOLINT(google-explicit-constructor)
+      : dtype(DType::kF32), scheme(quantized) {}
+
+  DType dtype;  ///< of kFloat
+  WeightScheme scheme = WeightScheme::kFloat;
+
+  friend constexpr bool operator==(const WeightFormat&, const WeightFormat&) = default;
+};
+
 enum class WeightLayout : std::uint8_t {
-  /// [n][k]: the reference family.
+  /// [n][k]: the reference family. Quantised: [n][groups] f32 scales, as many zeros, [n][k] bytes.
   kRowMajor,
   /// Panels of 16 outputs: f32 and f16 [n/16][k][16], bf16 [n/16][k/2][16][2] (pairs of k, the tile
-  /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros.
+  /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros. Quantised panels:
+  /// kernels/cpu/panels.h.
   kPanel16,
 };
 
-/// A weight [n, k] in a family's own layout; owns its memory (64-byte aligned), movable, immutable
-/// once made by Backend::pack. Only backends of the same WeightLayout may use it.
+/// A weight [n, k] in a family's own layout; owns its memory (64-byte aligned; on huge pages where
+/// the system gives them), movable, immutable once made by Backend::pack. Only backends of the same
+/// WeightLayout may use it.
 class PackedWeight {
  public:
   PackedWeight() = default;
 
   /// Uninitialised storage of `bytes`; data() is null when there is no memory for it.
-  PackedWeight(WeightLayout layout, DType dtype, std::size_t n, std::size_t k, std::size_t bytes);
+  PackedWeight(
+      WeightLayout layout, WeightFormat format, std::size_t n, std::size_t k, std::size_t bytes);
 
   [[nodiscard]] WeightLayout layout() const { return layout_; }
 
-  /// Stored element type.
-  [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] WeightFormat format() const { return format_; }
+
+  /// Stored element type of a float weight.
+  [[nodiscard]] DType dtype() const { return format_.dtype; }
+
+  [[nodiscard]] WeightScheme scheme() const { return format_.scheme; }
 
   /// Outputs.
   [[nodiscard]] std::size_t n() const { return n_; }
@@ -57,11 +100,11 @@ class PackedWeight {
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+    void operator()(std::byte* memory) const { std::free(memory); }
   };
 
   WeightLayout layout_ = WeightLayout::kRowMajor;
-  DType dtype_ = DType::kF32;
+  WeightFormat format_ = DType::kF32;
   std::size_t n_ = 0;
   std::size_t k_ = 0;
   std::size_t bytes_ = 0;

@@ -65,12 +65,12 @@ TileShape tile_shape(const AttentionArgs& args) {
 }  // namespace
 
 std::unique_ptr<PackedWeight> CpuBackend::pack(std::span<const MatrixView> parts,
-                                               DType store,
+                                               WeightFormat store,
                                                ThreadPool& pool) const {
   return cpu::pack_panels(parts, store, kernels_, pool);
 }
 
-std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, DType store) const {
+std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {
   return cpu::panel_count(n) * cpu::panel_bytes(k, store);
 }
 
@@ -107,7 +107,8 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
                      .x_stride = x_stride,
                      .rows = std::min(rows, args.tokens - row),
                      .weight = weight.data(),
-                     .panel_bytes = cpu::panel_bytes(k, weight.dtype()),
+                     .panel_bytes = cpu::panel_bytes(k, weight.format()),
+                     .scheme = weight.scheme(),
                      .dtype = weight.dtype(),
                      .k = k,
                      .n = weight.n(),

@@ -25,9 +25,11 @@ class CpuBackend : public Backend {
   [[nodiscard]] std::string_view numerics() const override { return numerics_; }
 
   [[nodiscard]] std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
-                                                   DType store,
+                                                   WeightFormat store,
                                                    ThreadPool& pool) const override;
-  [[nodiscard]] std::size_t packed_bytes(std::size_t n, std::size_t k, DType store) const override;
+  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
+                                         std::size_t k,
+                                         WeightFormat store) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;

@@ -54,8 +54,9 @@ Features detect() {
   found.avx2 = (xcr0 & kXcr0Avx) == kXcr0Avx && bit(b, 5) && fma && f16c;
   found.avx512 = found.avx2 && (xcr0 & kXcr0Avx512) == kXcr0Avx512 && bit(b, 16) && bit(b, 17) &&
                  bit(b, 30) && bit(b, 31);
-  found.amx =
-      found.avx512 && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) && request_tiles();
+  found.avx512_vnni = found.avx512 && bit(c, 11);
+  found.amx = found.avx512_vnni && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
+              request_tiles();
   return found;
 }
 #else

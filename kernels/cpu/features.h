@@ -4,10 +4,11 @@
 namespace tandem::kernels::cpu {
 
 struct Features {
-  bool avx2 = false;    ///< AVX2, FMA, F16C, and the OS saves ymm
-  bool avx512 = false;  ///< F, BW, VL, DQ, and the OS saves zmm
-  bool amx = false;     ///< TILE and BF16, AVX-512 too, the OS saves tiles, and this process was
-                        ///< allowed to use them
+  bool avx2 = false;         ///< AVX2, FMA, F16C, and the OS saves ymm
+  bool avx512 = false;       ///< F, BW, VL, DQ, and the OS saves zmm
+  bool avx512_vnni = false;  ///< avx512, and VNNI
+  bool amx = false;  ///< TILE and BF16, AVX-512 too, the OS saves tiles, and this process was
+                     ///< allowed to use them
 };
 
 /// Asked once. The first call asks the kernel for leave to use tiles (arch_prctl), for the whole

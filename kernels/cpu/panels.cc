@@ -73,10 +73,69 @@ void pack_lane(const Source& source,
   }
 }
 
+template <class T>
+void put(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof(value));
+}
+
+// q, scale and sum of one row. `wide` holds the row.
+void pack_int8_lane(
+    const float* wide, std::size_t lane, std::size_t k, const Kernels& kernels, std::byte* panel) {
+  const float scale = kernels.int8_scale(wide, k);
+  std::int32_t sum = 0;
+  std::int8_t q[kStrip];
+  for (std::size_t begin = 0; begin < k; begin += kStrip) {
+    const std::size_t count = std::min(kStrip, k - begin);
+    kernels.to_int8(wide + begin, count, scale, q);
+    std::byte* to = panel + 128 + begin * kPanel + lane * 4;
+    for (std::size_t i = 0; i < count; ++i) {
+      put(to + i / 4 * 64 + i % 4, q[i]);
+      sum += q[i];
+    }
+  }
+  put(panel + lane * 4, scale);
+  put(panel + 64 + lane * 4, sum * 128);
+}
+
+void pack_int4_lane(
+    const float* wide, std::size_t lane, std::size_t k, const Kernels& kernels, std::byte* panel) {
+  std::int8_t q[kInt4Group];
+  for (std::size_t begin = 0; begin < k; begin += kInt4Group) {
+    const std::size_t count = std::min(kInt4Group, k - begin);
+    std::uint16_t affine[2];
+    kernels.to_int4(wide + begin, count, q, affine);
+    put(panel + lane * 4, affine[0]);
+    put(panel + lane * 4 + 2, affine[1]);
+    std::byte* to = panel + 64 + lane;
+    for (std::size_t i = 0; i < count; ++i) {
+      to[i / 2 * kPanel] |= static_cast<std::byte>((q[i] & 15) << (i % 2 * 4));
+    }
+    panel += 64 + kInt4Group / 2 * kPanel;
+  }
+}
+
+// `wide` takes k floats.
+void pack_quantized(const Source& source,
+                    std::size_t k,
+                    WeightScheme scheme,
+                    const Kernels& kernels,
+                    float* wide,
+                    std::byte* panel) {
+  for (std::size_t lane = 0; lane < kPanel; ++lane) {
+    if (source.row[lane] == nullptr) continue;
+    kernels.widen_row(source.row[lane], source.dtype[lane], wide, k);
+    if (scheme == WeightScheme::kInt4Group128) {
+      pack_int4_lane(wide, lane, k, kernels, panel);
+    } else {
+      pack_int8_lane(wide, lane, k, kernels, panel);
+    }
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
-                                          DType store,
+                                          WeightFormat store,
                                           const Kernels& kernels,
                                           ThreadPool& pool) {
   std::size_t n = 0;
@@ -87,13 +146,19 @@ std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
   const std::size_t panels = panel_count(n);
   auto packed = std::make_unique<PackedWeight>(WeightLayout::kPanel16, store, n, k, panels * bytes);
   if (packed->data() == nullptr) return nullptr;
-  pool.parallel_for(panels, [&](std::size_t panel, std::size_t) {
+  pool.parallel_for(panels, [&](std::size_t panel, std::size_t worker) {
     std::byte* to = packed->mutable_data() + panel * bytes;
     const Source source = find_rows(parts, panel * kPanel);
+    if (store.scheme != WeightScheme::kFloat) {
+      std::memset(to, 0, bytes);
+      auto* wide = reinterpret_cast<float*>(pool.scratch(worker));
+      pack_quantized(source, k, store.scheme, kernels, wide, to);
+      return;
+    }
     const bool padded = k % 32 != 0 || source.row[kPanel - 1] == nullptr;
     if (padded) std::memset(to, 0, bytes);
     for (std::size_t lane = 0; lane < kPanel; ++lane) {
-      if (source.row[lane] != nullptr) pack_lane(source, lane, k, store, kernels, to);
+      if (source.row[lane] != nullptr) pack_lane(source, lane, k, store.dtype, kernels, to);
     }
   });
   return packed;

@@ -18,9 +18,22 @@ constexpr std::size_t panel_count(std::size_t n) {
   return round_up(n, kPanel) / kPanel;
 }
 
-/// bf16 panels are padded to whole AMX tiles of 32 k.
-constexpr std::size_t panel_bytes(std::size_t k, DType dtype) {
-  return (dtype == DType::kBf16 ? round_up(k, 32) : k) * kPanel * dtype_bytes(dtype);
+/// bf16 panels are padded to whole AMX tiles of 32 k. Quantised panels are padded to whole words
+/// (int8) or pairs (int4), and hold
+///   int8: 16 f32 scales, 16 int32 (128 * sum of q), then [k/4][16][4] bytes;
+///   int4: per group 16 pairs of bf16 (scale, zero), then [k/2][16] bytes, the first k in the low
+///         half.
+constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
+  switch (format.scheme) {
+    case WeightScheme::kFloat:
+      break;
+    case WeightScheme::kInt8:
+    case WeightScheme::kInt8Dynamic:
+      return 128 + round_up(k, 4) * kPanel;
+    case WeightScheme::kInt4Group128:
+      return round_up(round_up(k, kInt4Group) / kInt4Group * 64 + round_up(k, 2) / 2 * kPanel, 64);
+  }
+  return (format.dtype == DType::kBf16 ? round_up(k, 32) : k) * kPanel * dtype_bytes(format.dtype);
 }
 
 /// Index of element (lane, k) in its panel, in elements.
@@ -30,7 +43,7 @@ constexpr std::size_t panel_index(std::size_t lane, std::size_t k, DType dtype) 
 
 /// Packs `parts` stacked along rows; null without memory.
 std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
-                                          DType store,
+                                          WeightFormat store,
                                           const Kernels& kernels,
                                           ThreadPool& pool);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace tandem::kernels {
 namespace {
@@ -82,10 +84,142 @@ void attend(const AttentionArgs& args, std::size_t token, std::size_t head) {
     out[i] = static_cast<float>(sums[i] / total);
 }
 
+float scale_of_int8(const float* x, std::size_t k) {
+  float largest = 0;
+  for (std::size_t i = 0; i < k; ++i) {
+    if (!std::isfinite(x[i])) return std::numeric_limits<float>::quiet_NaN();
+    largest = std::max(largest, std::abs(x[i]));
+  }
+  return largest / 127.0F;
+}
+
+// Nearest, ties to even, clamped; what a scale of NaN gives is never seen.
+std::int8_t round_to(float value, float scale, float low, float high) {
+  const float scaled = std::clamp(value / (scale == 0.0F ? 1.0F : scale), low, high);
+  return std::isnan(scaled) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(scaled));
+}
+
+float bf16(float value) {
+  return bf16_to_f32(f32_to_bf16(value));
+}
+
+std::size_t group_size(WeightScheme scheme, std::size_t k) {
+  return scheme == WeightScheme::kInt4Group128 ? kInt4Group : std::max<std::size_t>(k, 1);
+}
+
+// The parts of a quantised weight (WeightLayout::kRowMajor).
+struct Quantized {
+  std::size_t k;
+  std::size_t group;
+  std::size_t groups;
+  std::int8_t* q;
+  float* scale;
+  float* zero;
+};
+
+Quantized parts_of(const PackedWeight& weight, std::byte* data) {
+  Quantized parts{};
+  parts.k = weight.k();
+  parts.group = group_size(weight.scheme(), parts.k);
+  parts.groups = (parts.k + parts.group - 1) / parts.group;
+  parts.scale = reinterpret_cast<float*>(data);
+  parts.zero = parts.scale + weight.n() * parts.groups;
+  parts.q = reinterpret_cast<std::int8_t*>(parts.zero + weight.n() * parts.groups);
+  return parts;
+}
+
+void quantize_group(const float* x, std::size_t count, float* scale, float* zero, std::int8_t* q) {
+  const auto [low, high] = std::minmax_element(x, x + count);
+  const bool finite = std::all_of(x, x + count, [](float v) { return std::isfinite(v); });
+  *scale = finite ? bf16((*high - *low) / 15.0F) : std::numeric_limits<float>::quiet_NaN();
+  *zero = bf16(*low + 8.0F * *scale);
+  for (std::size_t i = 0; i < count; ++i)
+    q[i] = round_to(x[i] - *zero, *scale, -8.0F, 7.0F);
+}
+
+void quantize_row(const std::vector<float>& x,
+                  std::size_t row,
+                  WeightScheme scheme,
+                  Quantized out) {
+  std::int8_t* q = out.q + row * out.k;
+  if (scheme != WeightScheme::kInt4Group128) {
+    if (out.groups == 0) return;
+    out.scale[row] = scale_of_int8(x.data(), out.k);
+    out.zero[row] = 0;
+    for (std::size_t i = 0; i < out.k; ++i)
+      q[i] = round_to(x[i], out.scale[row], -127.0F, 127.0F);
+    return;
+  }
+  for (std::size_t g = 0; g < out.groups; ++g) {
+    const std::size_t begin = g * out.group;
+    quantize_group(x.data() + begin,
+                   std::min(out.group, out.k - begin),
+                   &out.scale[row * out.groups + g],
+                   &out.zero[row * out.groups + g],
+                   q + begin);
+  }
+}
+
+// Sum of x times the widened weights of one output.
+double product(const Quantized& weight, std::size_t output, const float* x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < weight.k; ++i) {
+    const std::size_t at = output * weight.groups + i / weight.group;
+    const double q = weight.q[output * weight.k + i];
+    sum += static_cast<double>(x[i]) *
+           (q * static_cast<double>(weight.scale[at]) + static_cast<double>(weight.zero[at]));
+  }
+  return sum;
+}
+
+// The same with x rounded to 8 bit.
+double rounded_product(const Quantized& weight, std::size_t output, const float* x) {
+  const float scale = scale_of_int8(x, weight.k);
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < weight.k; ++i)
+    sum += round_to(x[i], scale, -127.0F, 127.0F) * weight.q[output * weight.k + i];
+  const float weight_scale = weight.groups == 0 ? 0.0F : weight.scale[output];
+  return static_cast<double>(sum) * static_cast<double>(weight_scale) * static_cast<double>(scale);
+}
+
+double float_product(const PackedWeight& weight, std::size_t output, const float* x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < weight.k(); ++i) {
+    sum += static_cast<double>(x[i]) * static_cast<double>(load_element(
+                                           weight.data(), weight.dtype(), output * weight.k() + i));
+  }
+  return sum;
+}
+
+double any_product(const PackedWeight& weight, std::size_t output, const float* x) {
+  if (weight.scheme() == WeightScheme::kFloat) return float_product(weight, output, x);
+  // parts_of() serves packing, too; nothing is written here.
+  const Quantized parts = parts_of(weight, const_cast<std::byte*>(weight.data()));
+  return weight.scheme() == WeightScheme::kInt8Dynamic ? rounded_product(parts, output, x)
+                                                       : product(parts, output, x);
+}
+
+std::unique_ptr<PackedWeight> pack_quantized(std::span<const MatrixView> parts,
+                                             std::unique_ptr<PackedWeight> packed,
+                                             ThreadPool& pool) {
+  const Quantized out = parts_of(*packed, packed->mutable_data());
+  std::size_t first = 0;
+  for (const MatrixView& part : parts) {
+    pool.parallel_for(part.rows, [&](std::size_t row, std::size_t) {
+      std::vector<float> wide(out.k);
+      for (std::size_t col = 0; col < out.k; ++col)
+        wide[col] = load_element(part, row, col);
+      quantize_row(wide, first + row, packed->scheme(), out);
+    });
+    first += part.rows;
+  }
+  return packed;
+}
+
 }  // namespace
 
 std::unique_ptr<PackedWeight> ReferenceBackend::pack(std::span<const MatrixView> parts,
-                                                     DType store,
+                                                     WeightFormat store,
                                                      ThreadPool& pool) const {
   std::size_t n = 0;
   for (const MatrixView& part : parts)
@@ -94,20 +228,23 @@ std::unique_ptr<PackedWeight> ReferenceBackend::pack(std::span<const MatrixView>
   auto packed = std::make_unique<PackedWeight>(
       WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store));
   if (packed->data() == nullptr) return nullptr;
+  if (store.scheme != WeightScheme::kFloat) return pack_quantized(parts, std::move(packed), pool);
   std::byte* out = packed->mutable_data();
   for (const MatrixView& part : parts) {
     pool.parallel_for(part.rows, [&](std::size_t row, std::size_t) {
       for (std::size_t col = 0; col < k; ++col) {
-        store_element(out, store, row * k + col, load_element(part, row, col));
+        store_element(out, store.dtype, row * k + col, load_element(part, row, col));
       }
     });
-    out += part.rows * k * dtype_bytes(store);
+    out += part.rows * k * dtype_bytes(store.dtype);
   }
   return packed;
 }
 
-std::size_t ReferenceBackend::packed_bytes(std::size_t n, std::size_t k, DType store) const {
-  return n * k * dtype_bytes(store);
+std::size_t ReferenceBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {
+  if (store.scheme == WeightScheme::kFloat) return n * k * dtype_bytes(store.dtype);
+  const std::size_t group = group_size(store.scheme, k);
+  return n * k + n * ((k + group - 1) / group) * 2 * sizeof(float);
 }
 
 void ReferenceBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
@@ -126,11 +263,7 @@ void ReferenceBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   pool.parallel_for(n, [&](std::size_t output, std::size_t) {
     for (std::size_t token = 0; token < args.tokens; ++token) {
       const float* x = args.x + token * stride_or(args.x_stride, k);
-      double sum = 0;
-      for (std::size_t i = 0; i < k; ++i) {
-        sum += static_cast<double>(x[i]) *
-               static_cast<double>(load_element(weight.data(), weight.dtype(), output * k + i));
-      }
+      double sum = any_product(weight, output, x);
       if (args.bias != nullptr) sum += static_cast<double>(args.bias[output]);
       float& y = args.y[token * stride_or(args.y_stride, n) + output];
       y = static_cast<float>(args.accumulate ? sum + static_cast<double>(y) : sum);

@@ -14,9 +14,11 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::string_view numerics() const override { return "reference-f64acc-v1"; }
 
   [[nodiscard]] std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
-                                                   DType store,
+                                                   WeightFormat store,
                                                    ThreadPool& pool) const override;
-  [[nodiscard]] std::size_t packed_bytes(std::size_t n, std::size_t k, DType store) const override;
+  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
+                                         std::size_t k,
+                                         WeightFormat store) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;

@@ -144,7 +144,7 @@ def test_explain_names_value_and_origin(tmp_path):
      "--worker-urls is an argument of router, not of prefill-server"),
     ("bootstrap-server", ["--model-path", "/m"],
      "--model-path is an argument of router, prefill-server and decode-server, not of bootstrap-server"),
-    ("prefill-server", [*MODEL, "--quantization", "fp8"], "--quantization is known, but not built yet"),
+    ("prefill-server", [*MODEL, "--quantization", "fp8"], "--quantization: fp8 is known, but not built yet"),
     ("prefill-server", [*MODEL, "--port", "70000"], "argument --port: 70000 is out of range"),
     ("prefill-server", [*MODEL, "--device", "cuda"], "argument --device: cuda needs a CUDA device"),
     ("prefill-server", [*MODEL, "--device", "npu"], "argument --device: npu needs another vendor's hardware"),

@@ -104,9 +104,11 @@ const std::string kConfigs[] = {
 std::unique_ptr<model::Model> dummy(const ConfigFolder& folder,
                                     kernels::Family family,
                                     model::DTypeChoice dtype,
-                                    kernels::ThreadPool& pool) {
+                                    kernels::ThreadPool& pool,
+                                    model::Quantization quantization = {}) {
   auto loaded = model::Model::load({.folder = folder.path(),
                                     .dtype = dtype,
+                                    .quantization = quantization,
                                     .override_json = "",
                                     .backend = kernels::select(family, nullptr),
                                     .pool = &pool,
@@ -155,15 +157,16 @@ void run_ragged(ModelRunner& runner, std::vector<Track>& tracks, Random& random)
 void check_same_bits(const std::string& config,
                      kernels::Family family,
                      model::DTypeChoice dtype,
-                     std::uint64_t seed) {
+                     std::uint64_t seed,
+                     model::Quantization quantization = {}) {
   SCOPED_TRACE("family " + std::string(kernels::family_name(family)) + ", seed " +
                std::to_string(seed));
   Random random(seed);
   const ConfigFolder folder(config);
   kernels::ThreadPool one(1);
   kernels::ThreadPool three(3);
-  const auto alone = dummy(folder, family, dtype, one);
-  const auto shared = dummy(folder, family, dtype, three);
+  const auto alone = dummy(folder, family, dtype, one, quantization);
+  const auto shared = dummy(folder, family, dtype, three, quantization);
   ModelRunner alone_runner(*alone, {.page_size = 64, .page_count = 8});
   ModelRunner shared_runner(*shared, {.page_size = 1 + random.below(9), .page_count = 1024});
   std::vector<Track> tracks;
@@ -202,6 +205,38 @@ TEST(ModelProperty, BitsDoNotDependOnBatchChunksPagesOrThreads) {
       }
     }
   }
+}
+
+TEST(ModelProperty, QuantizedBitsDoNotDependOnThemEither) {
+  std::uint64_t run = 1000;
+  for (const auto quantization : {model::Quantization::kInt8WeightOnly,
+                                  model::Quantization::kInt4WeightOnly128,
+                                  model::Quantization::kW8A8Int8}) {
+    SCOPED_TRACE(model::quantization_name(quantization));
+    for (const std::string& config : kConfigs) {
+      for (const kernels::Family family : kernels::available_families()) {
+        check_same_bits(config, family, model::DTypeChoice::kBf16, run++, quantization);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(ModelProperty, MemoryPlanIsWhatIsHeld) {
+  const ConfigFolder folder(kConfigs[0]);
+  kernels::ThreadPool pool(1);
+  const auto bytes = [&](model::Quantization quantization) {
+    const auto model =
+        dummy(folder, kernels::Family::kAuto, model::DTypeChoice::kBf16, pool, quantization);
+    const auto plan = model->memory_plan(4);
+    EXPECT_EQ(plan.page_bytes, model->kv_layout(4).page_bytes());
+    return plan.weight_bytes;
+  };
+  const std::uint64_t whole = bytes(model::Quantization::kNone);
+  const std::uint64_t int8 = bytes(model::Quantization::kInt8WeightOnly);
+  EXPECT_LT(int8, whole * 6 / 10);
+  EXPECT_EQ(bytes(model::Quantization::kW8A8Int8), int8);
+  EXPECT_LT(bytes(model::Quantization::kInt4WeightOnly128), int8 * 8 / 10);
 }
 
 TEST(ModelProperty, ForwardAllocatesNothing) {

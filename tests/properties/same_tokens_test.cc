@@ -37,6 +37,7 @@ struct Serving {
   std::int64_t logit_rows = 256;
   kernels::Family family = kernels::Family::kAuto;
   model::DTypeChoice dtype = model::DTypeChoice::kAuto;
+  model::Quantization quantization = model::Quantization::kNone;
 };
 
 /// The shipped model and an engine on it.
@@ -49,6 +50,7 @@ class Server {
     model::LoadOptions load;
     load.folder = TANDEM_SOURCE_DIR "/assets/demo-model";
     load.dtype = setup.dtype;
+    load.quantization = setup.quantization;
     load.backend = backend;
     load.pool = &pool_;
     load.limits.token_count_max = setup.batch_tokens;
@@ -201,6 +203,30 @@ TEST(SameTokensSpecial, InEveryKernelFamilyAndDtype) {
       for (std::size_t i = 0; i < some; ++i)
         EXPECT_EQ(got[i].difference(want[i]), "") << i;
     }
+  }
+}
+
+TEST(SameTokensSpecial, WithEveryQuantization) {
+  constexpr std::size_t kSome = kRequests / 8;
+  for (const auto quantization : {model::Quantization::kInt8WeightOnly,
+                                  model::Quantization::kInt4WeightOnly128,
+                                  model::Quantization::kW8A8Int8}) {
+    SCOPED_TRACE(model::quantization_name(quantization));
+    Serving setup{.name = "quantized", .quantization = quantization};
+    Server alone(setup);
+    const auto want = run_alone(alone, kSome);
+    setup.threads = 2;
+    setup.chunk = 9;
+    setup.page_size = 4;
+    setup.cache = true;
+    Server together(setup);
+    std::vector<Outcome> got(kSome);
+    for (std::size_t i = 0; i < kSome; ++i) {
+      ASSERT_TRUE(together->submit(requests()[i], got[i].sink()).ok());
+    }
+    together.drain();
+    for (std::size_t i = 0; i < kSome; ++i)
+      EXPECT_EQ(got[i].difference(want[i]), "") << i;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,5 +17,10 @@ namespace tandem::rpc::internal {
 Result<std::string> parse_address(std::string_view address);
 
 Result<std::shared_ptr<grpc::Channel>> make_channel(const ClientOptions& options);
+
+/// A receive window of 4 MiB instead of one that gRPC finds by sending pings and updates between
+/// messages: they were half of the writes of a router's session.
+/// `set` takes a channel argument's name and value.
+void use_steady_window(const std::function<void(const char*, int)>& set);
 
 }  // namespace tandem::rpc::internal

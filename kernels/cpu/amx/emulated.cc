@@ -76,7 +76,7 @@ class EmulatedTiles {
 };
 
 void linear(const LinearBlock& block) {
-  if (block.dtype == DType::kBf16) {
+  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     AmxLinear<GenericVec, EmulatedTiles>::run(block);
   } else {
     generic_kernels().linear(block);

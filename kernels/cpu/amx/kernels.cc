@@ -1,4 +1,5 @@
-// The tile unit itself, and the table of the amx family: avx512 with bf16 products on tiles.
+// The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
+// VNNI) with bf16 products on tiles.
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"
@@ -39,10 +40,10 @@ struct HardwareTiles {
 };
 
 void linear(const LinearBlock& block) {
-  if (block.dtype == DType::kBf16) {
+  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     AmxLinear<Avx512Vec, HardwareTiles>::run(block);
   } else {
-    avx512_kernels().linear(block);
+    avx512_vnni_linear(block);
   }
 }
 

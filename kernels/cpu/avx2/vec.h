@@ -20,6 +20,7 @@ struct Avx2Vec {
   static constexpr int kWidePanels = 1;
   static constexpr int kNarrowPanels = 2;
   static constexpr int kValueChunks = 1;
+  static constexpr int kValueChunksTwoRows = 2;
   static constexpr int kValueChunksOneRow = 4;
 
   static Vec broadcast(float value) {
@@ -76,6 +77,82 @@ struct Avx2Vec {
   static void store_f16(void* to, Vec v) {
     store_half(to, 0, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT));
     store_half(to, 16, _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  static void store_int8(std::int8_t* to, Vec v) {
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    store_half(
+        to,
+        0,
+        _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+  }
+
+  struct Int {
+    __m256i lo;
+    __m256i hi;
+  };
+
+  static constexpr bool kOffsetBytes = false;
+
+  static Int int_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+
+  static Int int_load(const void* from) {
+    const auto* words = static_cast<const __m256i*>(from);
+    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+  }
+
+  static Int int_negate(Int v) {
+    const __m256i zero = _mm256_setzero_si256();
+    return {_mm256_sub_epi32(zero, v.lo), _mm256_sub_epi32(zero, v.hi)};
+  }
+
+  static Int load_bytes(const void* from) {
+    const __m128i bytes = load_half(from, 0);
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+  }
+
+  static Vec to_float(Int v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
+
+  template <int J>
+  static __m256 byte_of(__m256i v) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * J), 24));
+  }
+
+  template <int J>
+  static Vec byte_of(Int v) {
+    return {byte_of<J>(v.lo), byte_of<J>(v.hi)};
+  }
+
+  template <int J>
+  static __m256 nibble_of(__m256i v) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 28 - 4 * J), 28));
+  }
+
+  template <int J>
+  static Vec nibble_of(Int v) {
+    return {nibble_of<J>(v.lo), nibble_of<J>(v.hi)};
+  }
+
+  /// The bytes of x and their magnitudes.
+  struct Bytes {
+    __m256i value;
+    __m256i magnitude;
+  };
+
+  static Bytes bytes_of(std::uint32_t four) {
+    const __m256i value = _mm256_set1_epi32(static_cast<int>(four));
+    return {value, _mm256_abs_epi8(value)};
+  }
+
+  // The sign of x goes to w, so that maddubs gets its unsigned operand; 2 * 127 * 127 fits 16 bits.
+  static __m256i dot4(__m256i acc, Bytes x, __m256i w) {
+    const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8(w, x.value));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+
+  static Int dot4(Int acc, Bytes x, Int w) {
+    return {dot4(acc.lo, x, w.lo), dot4(acc.hi, x, w.hi)};
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {
@@ -144,11 +221,13 @@ struct Avx2Vec {
   // Eight sums of eight lanes each, in order. Every step adds and transposes at once.
   static __m256 sum8(const __m256* t) {
     __m256 u[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       u[i] = _mm256_add_ps(_mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x20),
                            _mm256_permute2f128_ps(t[2 * i], t[2 * i + 1], 0x31));
     }
     __m256 w[2];
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m256d a = _mm256_castps_pd(u[2 * i]);
       const __m256d b = _mm256_castps_pd(u[2 * i + 1]);
@@ -162,6 +241,7 @@ struct Avx2Vec {
 
   static Vec sum16(const Vec* v) {
     __m256 t[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i)
       t[i] = _mm256_add_ps(v[i].lo, v[i].hi);
     return {sum8(t), sum8(t + 8)};

@@ -1,7 +1,7 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/avx512/vec.h"
 #include "kernels/cpu/simd/attention.h"
-#include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/quant.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -10,12 +10,15 @@ using V = Avx512Vec;
 
 constexpr Kernels kKernels = {
     .row_step = V::kRowStep,
-    .linear = &Linear<V>::run,
+    .linear = &AnyLinear<V>::run,
     .norm_row = &Rows<V>::norm,
     .rope_head = &Rows<V>::rope,
     .silu_mul_row = &Rows<V>::silu_mul_row,
     .widen_row = &Rows<V>::widen_row,
     .narrow_row = &Rows<V>::narrow_row,
+    .int8_scale = &Quantize<V>::int8_scale,
+    .to_int8 = &Quantize<V>::to_int8,
+    .to_int4 = &Quantize<V>::to_int4,
     .attention = &Attention<V>::run,
     .max = &Rows<V>::max,
     .exp_sum = &Rows<V>::exp_sum,

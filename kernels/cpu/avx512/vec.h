@@ -17,6 +17,7 @@ struct Avx512Vec {
   static constexpr int kWidePanels = 2;
   static constexpr int kNarrowPanels = 4;
   static constexpr int kValueChunks = 4;
+  static constexpr int kValueChunksTwoRows = 8;
   static constexpr int kValueChunksOneRow = 8;
 
   static Vec broadcast(float value) { return _mm512_set1_ps(value); }
@@ -52,6 +53,56 @@ struct Avx512Vec {
 
   static void store_f16(void* to, Vec v) {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  static void store_int8(std::int8_t* to, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
+
+  using Int = __m512i;
+  static constexpr bool kOffsetBytes = false;
+
+  static Int int_zero() { return _mm512_setzero_si512(); }
+
+  static Int int_load(const void* from) { return _mm512_loadu_si512(from); }
+
+  static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
+
+  static Int load_bytes(const void* from) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  }
+
+  static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
+
+  template <int J>
+  static Vec byte_of(Int v) {
+    const Int top = J == 3 ? v : _mm512_slli_epi32(v, 24 - 8 * J);
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+  }
+
+  // A table of the 16 values; the look-up ignores all but the low four bits.
+  template <int J>
+  static Vec nibble_of(Int v) {
+    const Vec table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    return _mm512_permutexvar_ps(J == 0 ? v : _mm512_srli_epi32(v, 4), table);
+  }
+
+  /// Magnitudes of the bytes of x, and which are negative.
+  struct Bytes {
+    __m512i magnitude;
+    __mmask64 negative;
+  };
+
+  static Bytes bytes_of(std::uint32_t four) {
+    const __m512i value = _mm512_set1_epi32(static_cast<int>(four));
+    return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
+  }
+
+  // As in avx2/vec.h; a weight against a zero of x keeps its sign, which its product does not show.
+  static Int dot4(Int acc, Bytes x, Int w) {
+    const __m512i sign = _mm512_mask_sub_epi8(w, x.negative, _mm512_setzero_si512(), w);
+    const __m512i pairs = _mm512_maddubs_epi16(x.magnitude, sign);
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {
@@ -108,16 +159,19 @@ struct Avx512Vec {
   // 2, 1.
   static Vec sum16(const Vec* v) {
     Vec t[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
                            _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
     }
     Vec u[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       u[i] = _mm512_add_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
                            _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
     }
     Vec w[2];
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m512d a = _mm512_castps_pd(u[2 * i]);
       const __m512d b = _mm512_castps_pd(u[2 * i + 1]);

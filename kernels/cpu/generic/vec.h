@@ -18,6 +18,7 @@ struct GenericVec {
   static constexpr int kWidePanels = 1;    // panels beside each other in it
   static constexpr int kNarrowPanels = 1;  // and when there are few rows
   static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
+  static constexpr int kValueChunksTwoRows = 1;
   static constexpr int kValueChunksOneRow = 1;
 
   template <class Fn>
@@ -66,6 +67,83 @@ struct GenericVec {
     for (int i = 0; i < 16; ++i)
       bits[i] = f32_to_f16(v.lane[i]);
     std::memcpy(to, bits, sizeof(bits));
+  }
+
+  /// 16 values of magnitude up to 127, rounded to nearest, ties to even.
+  static void store_int8(std::int8_t* to, const Vec& v) {
+    for (int i = 0; i < 16; ++i)
+      to[i] = static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(v.lane[i] + 0x1.8p23F) & 0xffU);
+  }
+
+  /// 16 words of 32 bits.
+  struct Int {
+    std::int32_t lane[16];
+  };
+
+  /// Whether dot4 wants its second operand with 128 added to each byte (as dpbusd does).
+  static constexpr bool kOffsetBytes = false;
+
+  static Int int_zero() { return {}; }
+
+  static Int int_load(const void* from) {
+    Int out;
+    std::memcpy(out.lane, from, sizeof(out.lane));
+    return out;
+  }
+
+  static Int int_negate(const Int& v) {
+    Int out;
+    for (int i = 0; i < 16; ++i)
+      out.lane[i] = -v.lane[i];
+    return out;
+  }
+
+  /// 16 bytes to 16 words.
+  static Int load_bytes(const void* from) {
+    std::uint8_t bytes[16];
+    std::memcpy(bytes, from, sizeof(bytes));
+    Int out;
+    for (int i = 0; i < 16; ++i)
+      out.lane[i] = bytes[i];
+    return out;
+  }
+
+  static Vec to_float(const Int& v) {
+    return each([&](int i) { return static_cast<float>(v.lane[i]); });
+  }
+
+  /// Signed byte J of each word.
+  template <int J>
+  static Vec byte_of(const Int& v) {
+    return each([&](int i) {
+      const auto word = static_cast<std::uint32_t>(v.lane[i]);
+      return static_cast<float>(static_cast<std::int8_t>((word >> (8 * J)) & 0xffU));
+    });
+  }
+
+  /// Signed half byte J (0: the low one) of each word.
+  template <int J>
+  static Vec nibble_of(const Int& v) {
+    return each([&](int i) {
+      const std::int32_t nibble = (v.lane[i] >> (4 * J)) & 15;
+      return static_cast<float>(nibble >= 8 ? nibble - 16 : nibble);
+    });
+  }
+
+  /// Four signed bytes of a row, for dot4. None is -128.
+  static std::uint32_t bytes_of(std::uint32_t four) { return four; }
+
+  /// acc + the four products of the bytes of x with those of each word of w, exactly.
+  static Int dot4(const Int& acc, std::uint32_t x, const Int& w) {
+    Int out = acc;
+    for (int i = 0; i < 16; ++i) {
+      const auto word = static_cast<std::uint32_t>(w.lane[i]);
+      for (int j = 0; j < 4; ++j) {
+        out.lane[i] += static_cast<std::int8_t>((x >> (8 * j)) & 0xffU) *
+                       static_cast<std::int8_t>((word >> (8 * j)) & 0xffU);
+      }
+    }
+    return out;
   }
 
   /// 16 pairs of bf16: the first and the second of each pair, widened.

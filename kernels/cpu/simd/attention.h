@@ -28,8 +28,12 @@ class Attention {
  private:
   using Vec = typename V::Vec;
 
-  /// Positions between a prefetch and its use.
-  static constexpr std::size_t kAhead = 16;
+  /// Positions between a prefetch and its use: some hundred nanoseconds of work for two rows. Also
+  /// into the next block.
+  static constexpr std::size_t kAhead = 64;
+
+  /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
+  static constexpr std::size_t kScoreStride = kKeyBlock + 16;
 
   struct Range {
     std::size_t begin;
@@ -41,13 +45,13 @@ class Attention {
         rows_(tile.tokens * tile.heads),
         dim_(tile.head_dim),
         padded_dim_((tile.head_dim + 15) / 16 * 16) {
-    // Largest: 3 * 32 * 512 + 32 * 256 floats + 512 pointers, under 256 KiB of the scratch.
+    // Largest: 3 * 32 * 512 + 32 * 272 floats + 336 pointers, under 256 KiB of the scratch.
     auto* floats = reinterpret_cast<float*>(tile.scratch);
     q_ = floats;
     merged_ = q_ + kTileRows * padded_dim_;
     part_ = merged_ + kTileRows * padded_dim_;
     scores_ = part_ + kTileRows * padded_dim_;
-    keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kKeyBlock);
+    keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kScoreStride);
   }
 
   template <DType D>
@@ -59,10 +63,14 @@ class Attention {
       first = visible_[row].begin < first ? visible_[row].begin : first;
       last = visible_[row].end > last ? visible_[row].end : last;
     }
+    bool started = false;
     for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
       const Range block = {first > base ? first - base : 0,
                            last - base < kKeyBlock ? last - base : kKeyBlock};
-      find_keys(base, block);
+      find_keys(base,
+                {block.begin, last - base < kKeyBlock + kAhead ? last - base : kKeyBlock + kAhead});
+      if (!started) prefetch_rows(block.begin, kAhead);
+      started = true;
       score_block<D>(block);
       for (std::size_t row = 0; row < rows_; ++row)
         seen_[row] = clip(visible_[row], base);
@@ -100,7 +108,9 @@ class Attention {
       q_[i] = 0;
   }
 
+  /// Of the block, and of the first positions behind it for prefetches.
   void find_keys(std::size_t base, Range block) {
+    known_ = block.end;
     std::size_t page = (base + block.begin) / tile_.page_size;
     std::size_t slot = (base + block.begin) % tile_.page_size;
     for (std::size_t j = block.begin; j < block.end;) {
@@ -112,6 +122,9 @@ class Attention {
       slot = 0;
       ++page;
     }
+    // Tiles of keys may reach over the end; what they compute there is not used.
+    for (std::size_t j = block.end; j < block.end + 16; ++j)
+      keys_[j] = keys_[block.end - 1];
   }
 
   template <DType D>
@@ -126,12 +139,15 @@ class Attention {
     }
   }
 
-  /// Pages end the strides that the hardware follows, so the first row of a tile asks for what
-  /// comes next.
-  void prefetch_rows(Range keys, std::size_t end, std::size_t offset, std::size_t bytes) const {
-    for (std::size_t j = keys.begin; j < keys.end && j < end; ++j) {
-      for (std::size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(keys_[j] + offset + at);
+  /// Pages end the strides that the hardware follows, so the first rows of a tile ask for the keys
+  /// and values that come next: values, too, while keys are scored, since these have nothing to
+  /// wait for afterwards.
+  void prefetch_rows(std::size_t first, std::size_t count) const {
+    for (std::size_t j = first; j < first + count && j < known_; ++j) {
+      for (std::size_t at = 0; at < tile_.row_bytes; at += 64) {
+        __builtin_prefetch(keys_[j] + at);
+        __builtin_prefetch(keys_[j] + tile_.value_offset + at, 0, 2);
+      }
     }
   }
 
@@ -141,20 +157,15 @@ class Attention {
     constexpr auto kKeys = static_cast<std::size_t>(C);
     const Vec scale = V::broadcast(tile_.scale);
     for (std::size_t j = block.begin; j < block.end; j += kKeys) {
-      const std::byte* keys[C];
-      for (std::size_t c = 0; c < kKeys; ++c)
-        keys[c] = keys_[j + c < block.end ? j + c : block.end - 1];
-      if (row == 0) prefetch_rows({j + kAhead, j + kAhead + kKeys}, block.end, 0, tile_.row_bytes);
+      if (row == 0) prefetch_rows(j + kAhead, kKeys);
       Vec sums[16];
-      dot16<D, R, C>(q_ + row * padded_dim_, keys, sums);
+      dot16<D, R, C>(q_ + row * padded_dim_, keys_ + j, sums);
       alignas(64) float out[16];
       V::store(out, V::mul(V::sum16(sums), scale));
-      const std::size_t count = block.end - j < kKeys ? block.end - j : kKeys;
-      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < rows_; ++r) {
-        float* to = scores_ + (row + r) * kKeyBlock + j;
-        for (std::size_t c = 0; c < count; ++c)
-          to[c] = out[r * kKeys + c];
-      }
+      // Scores behind the end lie in the row's padding, where softmax_row() overwrites them.
+      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < rows_; ++r)
+        __builtin_memcpy(
+            scores_ + (row + r) * kScoreStride + j, out + r * kKeys, C * sizeof(float));
     }
   }
 
@@ -208,7 +219,7 @@ class Attention {
     const Range seen = seen_[row];
     if (seen.begin >= seen.end) return;
     const float lowest = -__builtin_inff();
-    float* scores = scores_ + row * kKeyBlock;
+    float* scores = scores_ + row * kScoreStride;
     const std::size_t begin = seen.begin / 16 * 16;
     const std::size_t end = (seen.end + 15) / 16 * 16;
     for (std::size_t j = begin; j < seen.begin; ++j)
@@ -236,30 +247,34 @@ class Attention {
   void sum_values() {
     std::size_t row = 0;
     for (; row + 4 <= rows_; row += 4)
-      sum_four<D>(row);
-    for (; row < rows_; ++row)
-      sum_keys<D, 1, V::kValueChunksOneRow>(row, seen_[row]);
+      sum_rows<D, 4, V::kValueChunks>(row);
+    if (row + 2 <= rows_) {
+      sum_rows<D, 2, V::kValueChunksTwoRows>(row);
+      row += 2;
+    }
+    if (row < rows_) sum_keys<D, 1, V::kValueChunksOneRow>(row, seen_[row]);
   }
 
-  /// Four rows share the positions that all of them see; what only one sees comes before or after.
-  template <DType D>
-  void sum_four(std::size_t row) {
+  /// R rows share the positions that all of them see; what only some see comes before or after.
+  template <DType D, int R, int C>
+  void sum_rows(std::size_t row) {
+    constexpr auto kRows = static_cast<std::size_t>(R);
     Range common = seen_[row];
-    for (std::size_t r = 1; r < 4; ++r) {
+    for (std::size_t r = 1; r < kRows; ++r) {
       const Range seen = seen_[row + r];
       common.begin = seen.begin > common.begin ? seen.begin : common.begin;
       common.end = seen.end < common.end ? seen.end : common.end;
     }
     if (common.begin >= common.end) {
-      for (std::size_t r = row; r < row + 4; ++r)
+      for (std::size_t r = row; r < row + kRows; ++r)
         sum_keys<D, 1, V::kValueChunksOneRow>(r, seen_[r]);
       return;
     }
-    for (std::size_t r = row; r < row + 4; ++r) {
+    for (std::size_t r = row; r < row + kRows; ++r) {
       sum_keys<D, 1, V::kValueChunksOneRow>(r, {seen_[r].begin, common.begin});
     }
-    sum_keys<D, 4, V::kValueChunks>(row, common);
-    for (std::size_t r = row; r < row + 4; ++r) {
+    sum_keys<D, R, C>(row, common);
+    for (std::size_t r = row; r < row + kRows; ++r) {
       sum_keys<D, 1, V::kValueChunksOneRow>(r, {common.end, seen_[r].end});
     }
   }
@@ -281,7 +296,7 @@ class Attention {
   void sum_chunk(std::size_t row, Range keys, std::size_t at) {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     float* part = part_ + row * padded_dim_ + at;
-    const float* weights = scores_ + row * kKeyBlock;
+    const float* weights = scores_ + row * kScoreStride;
     const std::size_t offset = tile_.value_offset + at * kBytes;
     Vec acc[R][C];
 #pragma GCC unroll 8
@@ -292,7 +307,6 @@ class Attention {
     }
     for (std::size_t j = keys.begin; j < keys.end; ++j) {
       const std::byte* value = keys_[j] + offset;
-      if (row == 0) prefetch_rows({j + kAhead, j + kAhead + 1}, keys.end, offset, C * 16 * kBytes);
       Vec values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
@@ -305,7 +319,7 @@ class Attention {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const Vec weight = V::broadcast(weights[static_cast<std::size_t>(r) * kKeyBlock + j]);
+        const Vec weight = V::broadcast(weights[static_cast<std::size_t>(r) * kScoreStride + j]);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c)
           acc[r][c] = V::fma(weight, values[c], acc[r][c]);
@@ -359,11 +373,13 @@ class Attention {
   std::size_t rows_;
   std::size_t dim_;
   std::size_t padded_dim_;
-  float* q_;                // [rows][padded_dim]
-  float* merged_;           // [rows][padded_dim], O
-  float* part_;             // [rows][padded_dim], o
-  float* scores_;           // [rows][kKeyBlock]
-  const std::byte** keys_;  // [kKeyBlock], key row of each position of the block
+  float* q_;       // [rows][padded_dim]
+  float* merged_;  // [rows][padded_dim], O
+  float* part_;    // [rows][padded_dim], o
+  float* scores_;  // [rows][kKeyBlock]
+  const std::byte**
+      keys_;  // [kKeyBlock + kAhead + 16], key row of each position of the block and on
+  std::size_t known_ = 0;  // end of what is filled in
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
   bool started_[kTileRows];

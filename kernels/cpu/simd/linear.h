@@ -25,12 +25,7 @@ struct Linear {
   static inline __attribute__((always_inline)) void tile(
       const float* x, const std::byte* weight, std::size_t panel_bytes, std::size_t k, Vec* sums) {
     Vec acc[R][P];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        acc[r][p] = V::zero();
-    }
+    clear<R, P>(acc);
     if constexpr (D == DType::kBf16) {
       for (std::size_t pair = 0; pair < k / 2; ++pair) {
         Vec first[P];
@@ -78,6 +73,16 @@ struct Linear {
   }
 
   template <int R, int P>
+  static inline __attribute__((always_inline)) void clear(Vec (&acc)[R][P]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        acc[r][p] = V::zero();
+    }
+  }
+
+  template <int R, int P>
   static inline __attribute__((always_inline)) void step(const float* x,
                                                          const Vec (&w)[P],
                                                          Vec (&acc)[R][P]) {
@@ -106,11 +111,10 @@ struct Linear {
     Rows<V>::store_part(y, sum, count);
   }
 
-  template <DType D, int R, int P>
+  template <class T, int R, int P>
   static void run_tile(const LinearBlock& block, std::size_t row, std::size_t panel) {
     Vec sums[R * P];
-    const std::byte* weight = block.weight + panel * block.panel_bytes;
-    tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, sums);
+    T::template sums<R, P>(block, row, panel, sums);
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
         finish(block,
@@ -129,39 +133,39 @@ struct Linear {
     return left < 4 ? left : 4;
   }
 
-  template <DType D, int P>
+  template <class T, int P>
   static void run_group(const LinearBlock& block,
                         std::size_t rows,
                         std::size_t row,
                         std::size_t panel) {
     switch (rows) {
       case 12:
-        if constexpr (V::kRowStep >= 12) run_tile<D, 12, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 12) run_tile<T, 12, P>(block, row, panel);
         return;
       case 8:
-        if constexpr (V::kRowStep >= 8) run_tile<D, 8, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 8) run_tile<T, 8, P>(block, row, panel);
         return;
       case 6:
-        if constexpr (V::kRowStep >= 6) run_tile<D, 6, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 6) run_tile<T, 6, P>(block, row, panel);
         return;
       case 4:
-        return run_tile<D, 4, P>(block, row, panel);
+        return run_tile<T, 4, P>(block, row, panel);
       case 3:
-        return run_tile<D, 3, P>(block, row, panel);
+        return run_tile<T, 3, P>(block, row, panel);
       case 2:
-        return run_tile<D, 2, P>(block, row, panel);
+        return run_tile<T, 2, P>(block, row, panel);
       default:
-        return run_tile<D, 1, P>(block, row, panel);
+        return run_tile<T, 1, P>(block, row, panel);
     }
   }
 
   /// All groups of rows against panels [panel, panel + P): the weight of P panels stays in cache
   /// for them.
-  template <DType D, int P>
+  template <class T, int P>
   static void run_panels(const LinearBlock& block, std::size_t panel) {
     for (std::size_t row = 0; row < block.rows;) {
       const std::size_t rows = group_rows(block.rows - row);
-      run_group<D, P>(block, rows, row, panel);
+      run_group<T, P>(block, rows, row, panel);
       row += rows;
     }
   }
@@ -180,53 +184,69 @@ struct Linear {
     }
   }
 
-  template <DType D, int P>
+  template <class T, int P>
   static std::size_t run_wide(const LinearBlock& block, std::size_t panel) {
     constexpr auto kStep = static_cast<std::size_t>(P);
     for (; panel + kStep <= block.panel_end; panel += kStep)
-      run_panels<D, P>(block, panel);
+      run_panels<T, P>(block, panel);
     return panel;
   }
 
   // Few rows: more panels side by side, so that several chains hide the latency of each other.
-  template <DType D>
+  template <class T>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
     constexpr int kP = V::kNarrowPanels;
     constexpr auto kStep = static_cast<std::size_t>(kP);
     for (; panel + kStep <= block.panel_end; panel += kStep) {
       switch (block.rows) {
         case 1:
-          run_tile<D, 1, kP>(block, 0, panel);
+          run_tile<T, 1, kP>(block, 0, panel);
           break;
         case 2:
-          run_tile<D, 2, kP>(block, 0, panel);
+          run_tile<T, 2, kP>(block, 0, panel);
           break;
         default:
-          run_tile<D, 3, kP>(block, 0, panel);
+          run_tile<T, 3, kP>(block, 0, panel);
           break;
       }
     }
     return panel;
   }
 
-  template <DType D>
-  static void run_as(const LinearBlock& block) {
-    pack_rows(block);
+  /// All of the block in tiles of T: FloatTile below, or one of quant.h.
+  template <class T>
+  static void run_tiles(const LinearBlock& block) {
+    if (block.rows == 0) return;
+    T::pack(block);
     std::size_t panel = block.panel_begin;
     if (block.rows <= 3) {
-      panel = run_narrow<D>(block, panel);
+      panel = run_narrow<T>(block, panel);
     } else if constexpr (V::kWidePanels > 1) {
-      panel = run_wide<D, V::kWidePanels>(block, panel);
+      panel = run_wide<T, V::kWidePanels>(block, panel);
     }
     for (; panel < block.panel_end; ++panel)
-      run_panels<D, 1>(block, panel);
+      run_panels<T, 1>(block, panel);
   }
 
+  /// Float weights.
+  template <DType D>
+  struct FloatTile {
+    static void pack(const LinearBlock& block) { pack_rows(block); }
+
+    template <int R, int P>
+    static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                           std::size_t row,
+                                                           std::size_t panel,
+                                                           Vec* out) {
+      const std::byte* weight = block.weight + panel * block.panel_bytes;
+      tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, out);
+    }
+  };
+
   static void run(const LinearBlock& block) {
-    if (block.rows == 0) return;
-    if (block.dtype == DType::kF32) run_as<DType::kF32>(block);
-    if (block.dtype == DType::kF16) run_as<DType::kF16>(block);
-    if (block.dtype == DType::kBf16) run_as<DType::kBf16>(block);
+    if (block.dtype == DType::kF32) run_tiles<FloatTile<DType::kF32>>(block);
+    if (block.dtype == DType::kF16) run_tiles<FloatTile<DType::kF16>>(block);
+    if (block.dtype == DType::kBf16) run_tiles<FloatTile<DType::kBf16>>(block);
   }
 };
 

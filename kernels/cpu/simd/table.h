@@ -29,7 +29,8 @@ struct LinearBlock {
   std::size_t rows;         ///< rows * k <= kPackedFloats
   const std::byte* weight;  ///< panel 0
   std::size_t panel_bytes;
-  DType dtype;
+  WeightScheme scheme;
+  DType dtype;  ///< of WeightScheme::kFloat
   std::size_t k;
   std::size_t n;
   std::size_t panel_begin;
@@ -90,6 +91,11 @@ struct Kernels {
   void (*widen_row)(const void* from, DType dtype, float* to, std::size_t count);
   /// `dtype` from f32, rounded to nearest even.
   void (*narrow_row)(const float* from, DType dtype, void* to, std::size_t count);
+  /// Scale of a row as WeightScheme::kInt8 has it; NaN when a value is not finite.
+  float (*int8_scale)(const float* values, std::size_t count);
+  void (*to_int8)(const float* values, std::size_t count, float scale, std::int8_t* out);
+  /// One group of WeightScheme::kInt4Group128: q, and scale and zero as bf16.
+  void (*to_int4)(const float* values, std::size_t count, std::int8_t* out, std::uint16_t* affine);
   void (*attention)(const AttentionTile&);
   float (*max)(const float* values, std::size_t count);
   /// Sum of exp(values[i] - max).
@@ -100,5 +106,9 @@ struct Kernels {
 const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+
+/// avx512 with AVX512_VNNI for WeightScheme::kInt8Dynamic: the same bits, sooner.
+Kernels avx512_vnni_kernels();
+void avx512_vnni_linear(const LinearBlock& block);
 
 }  // namespace tandem::kernels::cpu

@@ -1,0 +1,211 @@
+#include "bench/limits.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <vector>
+
+namespace tandem::bench {
+namespace {
+
+using kernels::Backend;
+using kernels::Family;
+using kernels::ThreadPool;
+
+volatile float sink = 0;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) void fma_loop_512(std::size_t rounds) {
+  __m512 sums[12];
+  for (auto& sum : sums)
+    sum = _mm512_set1_ps(1.0F);
+  const __m512 a = _mm512_set1_ps(0.999F);
+  const __m512 b = _mm512_set1_ps(0.001F);
+  for (std::size_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (auto& sum : sums)
+      sum = _mm512_fmadd_ps(sum, a, b);
+  }
+  __m512 total = sums[0];
+  for (int i = 1; i < 12; ++i)
+    total = _mm512_add_ps(total, sums[i]);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, total);
+  sink = lanes[0];
+}
+
+__attribute__((target("avx2,fma"))) void fma_loop_256(std::size_t rounds) {
+  __m256 sums[12];
+  for (auto& sum : sums)
+    sum = _mm256_set1_ps(1.0F);
+  const __m256 a = _mm256_set1_ps(0.999F);
+  const __m256 b = _mm256_set1_ps(0.001F);
+  for (std::size_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (auto& sum : sums)
+      sum = _mm256_fmadd_ps(sum, a, b);
+  }
+  __m256 total = sums[0];
+  for (int i = 1; i < 12; ++i)
+    total = _mm256_add_ps(total, sums[i]);
+  float lanes[8];
+  _mm256_storeu_ps(lanes, total);
+  sink = lanes[0];
+}
+#endif
+
+#if defined(__x86_64__)
+// dst += products of 64 bytes, 12 chains.
+__attribute__((target("avx512f,avx512vnni"))) void int8_loop_vnni(std::size_t rounds) {
+  __m512i sums[12];
+  for (auto& sum : sums)
+    sum = _mm512_set1_epi32(1);
+  const __m512i a = _mm512_set1_epi32(0x01020304);
+  for (std::size_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (auto& sum : sums)
+      sum = _mm512_dpbusd_epi32(sum, a, a);
+  }
+  __m512i total = sums[0];
+  for (int i = 1; i < 12; ++i)
+    total = _mm512_add_epi32(total, sums[i]);
+  sink = static_cast<float>(_mm512_cvtsi512_si32(total));
+}
+
+__attribute__((target("avx2"))) void int8_loop_256(std::size_t rounds) {
+  __m256i sums[12];
+  for (auto& sum : sums)
+    sum = _mm256_set1_epi32(1);
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i a = _mm256_set1_epi32(0x01020304);
+  for (std::size_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (auto& sum : sums) {
+      __asm__ volatile("" : "+x"(a));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
+    }
+  }
+  __m256i total = sums[0];
+  for (int i = 1; i < 12; ++i)
+    total = _mm256_add_epi32(total, sums[i]);
+  sink = static_cast<float>(_mm256_extract_epi32(total, 0));
+}
+
+#endif
+
+double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
+#if defined(__x86_64__)
+  constexpr std::size_t kRounds = 1'000'000;
+  void (*loop)(std::size_t) = nullptr;
+  double op_per_round = 0;
+  const bool wide = backend.family() == Family::kAvx512 || backend.family() == Family::kAmx;
+  if (wide && __builtin_cpu_supports("avx512vnni") != 0) {
+    loop = &int8_loop_vnni;
+    op_per_round = 12 * 64 * 2;
+  } else if (wide || backend.family() == Family::kAvx2) {
+    loop = &int8_loop_256;
+    op_per_round = 12 * 32 * 2;
+  }
+  if (loop == nullptr) return 0;
+  const std::size_t threads = pool.thread_count();
+  const double seconds = best_time(budget_s, [&] {
+    pool.parallel_for(threads, [&](std::size_t, std::size_t) { loop(kRounds); });
+  });
+  return static_cast<double>(threads * kRounds) * op_per_round / seconds * 1e-9;
+#else
+  (void)backend;
+  (void)pool;
+  (void)budget_s;
+  return 0;
+#endif
+}
+
+void fma_loop_scalar(std::size_t rounds) {
+  float sums[8] = {};
+  for (std::size_t i = 0; i < rounds; ++i) {
+    for (float& sum : sums)
+      sum = sum * 0.999F + 0.001F;
+  }
+  sink = sums[0];
+}
+
+// f32 multiply-adds of the family's own vectors, all threads.
+double measure_fma(const Backend& backend, ThreadPool& pool, double budget_s) {
+  constexpr std::size_t kRounds = 1'000'000;
+  void (*loop)(std::size_t) = &fma_loop_scalar;
+  double flop_per_round = 8 * 2;
+#if defined(__x86_64__)
+  if (backend.family() == Family::kAvx512 || backend.family() == Family::kAmx) {
+    loop = &fma_loop_512;
+    flop_per_round = 12 * 16 * 2;
+  } else if (backend.family() == Family::kAvx2) {
+    loop = &fma_loop_256;
+    flop_per_round = 12 * 8 * 2;
+  }
+#else
+  (void)backend;
+#endif
+  const std::size_t threads = pool.thread_count();
+  const double seconds = best_time(budget_s, [&] {
+    pool.parallel_for(threads, [&](std::size_t, std::size_t) { loop(kRounds); });
+  });
+  return static_cast<double>(threads * kRounds) * flop_per_round / seconds * 1e-9;
+}
+
+void read_loop_scalar(const std::uint64_t* words, std::size_t count) {
+  std::uint64_t sums[8] = {};
+  for (std::size_t i = 0; i < count; i += 8) {
+    for (std::size_t j = 0; j < 8; ++j)
+      sums[j] |= words[i + j];
+  }
+  for (const std::uint64_t sum : sums) {
+    if (sum == 0) sink = 1;
+  }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void read_loop_256(const std::uint64_t* words, std::size_t count) {
+  const auto* vectors = reinterpret_cast<const __m256i*>(words);
+  __m256i sums[8];
+  for (auto& sum : sums)
+    sum = _mm256_setzero_si256();
+  for (std::size_t i = 0; i < count / 4; i += 8) {
+#pragma GCC unroll 8
+    for (std::size_t j = 0; j < 8; ++j)
+      sums[j] = _mm256_or_si256(sums[j], _mm256_loadu_si256(vectors + i + j));
+  }
+  for (const auto& sum : sums) {
+    if (_mm256_testz_si256(sum, sum) != 0) sink = 1;
+  }
+}
+#endif
+
+double measure_read(const Backend& backend, ThreadPool& pool, double budget_s) {
+  constexpr std::size_t kWords = std::size_t{32} << 20;  // 256 MiB, beyond any cache here
+  constexpr std::size_t kPieces = 256;
+  void (*loop)(const std::uint64_t*, std::size_t) = &read_loop_scalar;
+#if defined(__x86_64__)
+  if (backend.family() >= Family::kAvx2) loop = &read_loop_256;
+#else
+  (void)backend;
+#endif
+  const std::vector<std::uint64_t> memory(kWords, 1);
+  const double seconds = best_time(budget_s, [&] {
+    pool.parallel_for(kPieces, [&](std::size_t piece, std::size_t) {
+      loop(memory.data() + piece * (kWords / kPieces), kWords / kPieces);
+    });
+  });
+  return static_cast<double>(kWords * 8) / seconds * 1e-9;
+}
+
+}  // namespace
+
+Limits measure_limits(const Backend& backend, ThreadPool& pool, double budget_s) {
+  return {.read_gb_s = measure_read(backend, pool, budget_s),
+          .fma_gflop_s = measure_fma(backend, pool, budget_s),
+          .int8_gop_s = measure_int8(backend, pool, budget_s)};
+}
+
+}  // namespace tandem::bench

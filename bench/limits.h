@@ -1,0 +1,46 @@
+// What the machine can do, measured in the same run as what is compared with it.
+#pragma once
+
+#include "kernels/api/backend.h"
+
+#include <algorithm>
+#include <ctime>
+
+namespace tandem::bench {
+
+/// Zeros where the machine lacks the instructions.
+struct Limits {
+  double read_gb_s = 0;    ///< from memory, all threads
+  double fma_gflop_s = 0;  ///< f32 multiply-adds, two operations each, in the family's own vectors
+  double int8_gop_s = 0;   ///< products of 8 bit, two operations each: VNNI, or maddubs
+};
+
+/// With one thread, processor time: neighbours on a shared machine then cost only cache and
+/// bandwidth. With several, wall time.
+inline bool use_cpu_time = false;
+
+inline double now_s() {
+  timespec time{};
+  clock_gettime(use_cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+/// Seconds of the fastest of as many runs as the budget allows (at least 3): others share the
+/// machine.
+template <class Fn>
+double best_time(double budget_s, Fn fn) {
+  fn();
+  double best = 1e30;
+  const double end = now_s() + budget_s;
+  for (int runs = 0; runs < 3 || now_s() < end; ++runs) {
+    const double start = now_s();
+    fn();
+    best = std::min(best, now_s() - start);
+  }
+  return best;
+}
+
+/// About three budgets.
+Limits measure_limits(const kernels::Backend& backend, kernels::ThreadPool& pool, double budget_s);
+
+}  // namespace tandem::bench

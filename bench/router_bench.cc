@@ -1,0 +1,388 @@
+// What the router costs: CPU time per request and per relayed token, added latency, memory.
+//
+//   router_bench [--seconds 1] [--reps 3] [--policy NAME] [--only ROW] [--profile COMMAND]
+//
+// Starts two fake workers (this program again) and build/<preset>/bin/router in front of them, puts
+// load on it from this process, and reads the router's own CPU time from /proc, so that client and
+// workers are outside the figures. One JSON line per figure with its target beside it; each is the
+// best of --reps, since a neighbour can only add. `{pid}` in --profile becomes the router's pid;
+// the command runs beside the load.
+#include "bench/router/fake_worker.h"
+#include "bench/router/http_load.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace tandem::bench;  // NOLINT: a program
+
+constexpr int kPromptTokens = 450;
+constexpr int kWholeTokens = 8;
+constexpr int kStreamTokens = 512;
+constexpr int kPacedStepUs = 1000;
+
+struct Options {
+  double seconds = 1;
+  int reps = 3;
+  std::string policy;
+  std::string only;
+  std::string profile;
+};
+
+/// A child process that ends with this object; its stdout is `out`.
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& words) {
+    std::array<int, 2> pipe{};
+    if (::pipe(pipe.data()) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::dup2(pipe[1], 1);
+      ::close(pipe[0]);
+      ::close(pipe[1]);
+      std::vector<char*> argv;
+      for (const std::string& word : words)
+        argv.push_back(const_cast<char*>(word.c_str()));
+      argv.push_back(nullptr);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    ::close(pipe[1]);
+    out_ = pipe[0];
+  }
+
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  ~Child() {
+    ::kill(pid_, SIGTERM);
+    ::waitpid(pid_, nullptr, 0);
+    ::close(out_);
+  }
+
+  [[nodiscard]] std::string first_line() const {
+    std::string line;
+    char c = 0;
+    while (::read(out_, &c, 1) == 1 && c != '\n')
+      line.push_back(c);
+    return line;
+  }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+struct Worker {
+  Worker(const std::string& self, int step_us)
+      : child({self, "worker", std::to_string(step_us), std::to_string(kWholeTokens)}) {
+    std::istringstream(child.first_line()) >> grpc_port >> http_port;
+    if (http_port == 0) throw std::runtime_error("a fake worker did not start");
+  }
+
+  Child child;
+  int grpc_port = 0;
+  std::uint16_t http_port = 0;
+};
+
+std::string temporary_file() {
+  std::string name = (std::filesystem::temp_directory_path() / "tandem-bench-XXXXXX").string();
+  ::close(::mkstemp(name.data()));
+  return name;
+}
+
+class Router {
+ public:
+  Router(const std::string& folder,
+         const std::string& policy,
+         const std::vector<const Worker*>& workers) {
+    const std::string port_file = temporary_file();
+    std::filesystem::remove(port_file);
+    std::vector<std::string> words = {folder + "/bin/router",
+                                      "--policy=" + policy,
+                                      "--port=0",
+                                      "--host=127.0.0.1",
+                                      "--log-level=error",
+                                      "--tokenizer-path=" TANDEM_DEMO_MODEL,
+                                      "--port-file=" + port_file,
+                                      "--worker-urls"};
+    for (const Worker* worker : workers)
+      words.push_back("grpc://127.0.0.1:" + std::to_string(worker->grpc_port));
+    child_.emplace(words);
+    for (int i = 0; i < 2000 && port_ == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::ifstream file(port_file);
+      std::string text((std::istreambuf_iterator<char>(file)), {});
+      const std::size_t at = text.find("\"port\":");
+      if (at != std::string::npos && text.find('}') != std::string::npos)
+        port_ = static_cast<std::uint16_t>(std::atoi(text.c_str() + at + 7));
+    }
+    std::filesystem::remove(port_file);
+    if (port_ == 0) throw std::runtime_error("the router did not start");
+  }
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  [[nodiscard]] pid_t pid() const { return child_->pid(); }
+
+  /// CPU time of all its threads so far, to the nanosecond.
+  [[nodiscard]] double cpu_s() const {
+    double total = 0;
+    const auto tasks = "/proc/" + std::to_string(pid()) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      double ns = 0;
+      std::ifstream(task.path() / "schedstat") >> ns;
+      total += ns * 1e-9;
+    }
+    return total;
+  }
+
+  [[nodiscard]] double rss_mib() const {
+    std::ifstream file("/proc/" + std::to_string(pid()) + "/status");
+    std::string word;
+    while (file >> word) {
+      if (word != "VmRSS:") continue;
+      double kib = 0;
+      file >> kib;
+      return kib / 1024;
+    }
+    return 0;
+  }
+
+ private:
+  std::optional<Child> child_;
+  std::uint16_t port_ = 0;
+};
+
+std::string ids_body() {
+  std::string ids;
+  for (int i = 0; i < kPromptTokens; ++i)
+    ids += (i == 0 ? "" : ",") + std::to_string(300 + i * 7 % 1500);
+  return R"({"input_ids":[)" + ids +
+         R"(],"sampling_params":{"max_new_tokens":8,"ignore_eos":true,"temperature":0}})";
+}
+
+std::string text_of(std::size_t bytes) {
+  std::string text;
+  while (text.size() < bytes)
+    text += "the quick brown fox jumps over the lazy dog ";
+  return text.substr(0, bytes);
+}
+
+std::string chat_body(int max_tokens, std::size_t bytes, bool stream) {
+  return R"({"model":"m","max_tokens":)" + std::to_string(max_tokens) +
+         R"(,"ignore_eos":true,"stream":)" + (stream ? "true" : "false") +
+         R"(,"messages":[{"role":"user","content":")" + text_of(bytes) + R"("}]})";
+}
+
+class Bench {
+ public:
+  Bench(Options options, std::string self)
+      : options_(std::move(options)),
+        self_(std::move(self)),
+        folder_(std::filesystem::path(self_).parent_path().parent_path().string()) {}
+
+  void run() {
+    for (const char* policy : {"round_robin", "least_load"}) {
+      if (!options_.policy.empty() && options_.policy != policy) continue;
+      requests(policy);
+    }
+    streams(0, "fast");
+    streams(kPacedStepUs, "paced");
+  }
+
+ private:
+  struct Measured {
+    HttpLoadResult load;
+    double cpu_us = 0;  ///< of the router in all
+  };
+
+  [[nodiscard]] bool wanted(const std::string& row) const {
+    return row.find(options_.only) != std::string::npos;
+  }
+
+  static void print(const std::string& row,
+                    const std::string& policy,
+                    std::size_t connections,
+                    double value,
+                    const std::string& unit,
+                    std::optional<double> target,
+                    const HttpLoadResult& load) {
+    std::cout
+        << fmt::format(
+               R"({{"bench":"router","row":"{}","policy":"{}","connections":{},"value":{:.3f},)"
+               R"("unit":"{}","target":{},"requests_per_s":{:.0f},"errors":{}}})",
+               row,
+               policy,
+               connections,
+               value,
+               unit,
+               target ? fmt::format("{}", *target) : "null",
+               static_cast<double>(load.requests) / std::max(load.seconds, 1e-9),
+               load.errors)
+        << std::endl;
+  }
+
+  Measured measure(const Router& router, const HttpLoad& load) const {
+    std::thread beside;
+    if (!options_.profile.empty()) {
+      std::string command = options_.profile;
+      const std::size_t at = command.find("{pid}");
+      if (at != std::string::npos) command.replace(at, 5, std::to_string(router.pid()));
+      // NOLINTNEXTLINE(concurrency-mt-unsafe): a developer's own command
+      beside = std::thread([command] { (void)!std::system(command.c_str()); });
+    }
+    const double before = router.cpu_s();
+    Measured measured{run_http_load(load), 0};
+    measured.cpu_us = (router.cpu_s() - before) * 1e6;
+    if (beside.joinable()) beside.join();
+    return measured;
+  }
+
+  /// The repetition with the least CPU time per request.
+  Measured best(const Router& router, const HttpLoad& load) const {
+    std::optional<Measured> best;
+    const auto cost = [](const Measured& m) {
+      return m.cpu_us / static_cast<double>(std::max<std::uint64_t>(m.load.requests, 1));
+    };
+    for (int i = 0; i < options_.reps; ++i) {
+      const Measured next = measure(router, load);
+      if (!best || cost(next) < cost(*best)) best = next;
+    }
+    return *best;
+  }
+
+  void requests(const std::string& policy) {
+    const Worker a(self_, 0);
+    const Worker b(self_, 0);
+    const Router router(folder_, policy, {&a, &b});
+    if (policy == "round_robin" && wanted("rss_idle"))
+      print("rss_idle", policy, 0, router.rss_mib(), "MiB", 20, {});
+
+    struct Kind {
+      const char* name;
+      const char* path;
+      std::string body;
+    };
+
+    const Kind kinds[] = {
+        {"cpu_per_request_ids", "/generate", ids_body()},
+        {"cpu_per_request_text", "/v1/chat/completions", chat_body(kWholeTokens, 1800, false)}};
+    for (const Kind& kind : kinds) {
+      if (!wanted(kind.name)) continue;
+      for (const std::size_t connections : {8, 32}) {
+        const Measured m = best(router, load(router, kind.path, kind.body, connections));
+        print(kind.name,
+              policy,
+              connections,
+              m.cpu_us / static_cast<double>(std::max<std::uint64_t>(m.load.requests, 1)),
+              "us",
+              18,
+              m.load);
+      }
+    }
+    if (policy != "round_robin") return;
+    if (wanted("added_p50")) added_latency(router, a);
+    if (wanted("rss_loaded")) {
+      const HttpLoadResult last =
+          run_http_load(load(router, "/v1/chat/completions", kinds[1].body, 128));
+      print("rss_loaded", policy, 128, router.rss_mib(), "MiB", 40, last);
+    }
+  }
+
+  [[nodiscard]] HttpLoad load(const Router& router,
+                              const std::string& path,
+                              const std::string& body,
+                              std::size_t connections) const {
+    return {.port = router.port(),
+            .path = path,
+            .body = body,
+            .connections = connections,
+            .seconds = options_.seconds};
+  }
+
+  /// Direct and through the router in turn, the smallest of each.
+  void added_latency(const Router& router, const Worker& worker) const {
+    double direct = 1e9;
+    HttpLoadResult through;
+    through.p50_us = 1e9;
+    for (int i = 0; i < std::max(options_.reps, 3); ++i) {
+      HttpLoad load = this->load(router, "/generate", ids_body(), 1);
+      const HttpLoadResult routed = run_http_load(load);
+      if (routed.p50_us < through.p50_us) through = routed;
+      load.port = worker.http_port;
+      direct = std::min(direct, run_http_load(load).p50_us);
+    }
+    print("direct_p50", "round_robin", 1, direct, "us", std::nullopt, {});
+    print("added_p50", "round_robin", 1, through.p50_us - direct, "us", 20, through);
+  }
+
+  void streams(int step_us, const std::string& name) {
+    const std::string row = "cpu_per_token_" + name;
+    if (!wanted(row) && !wanted("stream_rate_" + name)) return;
+    const Worker a(self_, step_us);
+    const Worker b(self_, step_us);
+    const Router router(folder_, "round_robin", {&a, &b});
+    const std::string body = chat_body(kStreamTokens, 500, true);
+    for (const std::size_t connections : {1, 32}) {
+      const Measured m = best(router, load(router, "/v1/chat/completions", body, connections));
+      const auto tokens = static_cast<double>(m.load.requests * kStreamTokens);
+      print(row, "round_robin", connections, m.cpu_us / std::max(tokens, 1.0), "us", 1.5, m.load);
+      print("stream_rate_" + name,
+            "round_robin",
+            connections,
+            tokens / m.load.seconds,
+            "tokens/s",
+            step_us == 0 && connections == 1 ? std::optional<double>(118'000) : std::nullopt,
+            m.load);
+    }
+  }
+
+  Options options_;
+  std::string self_;
+  std::string folder_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::strcmp(argv[1], "worker") == 0)
+    return run_fake_worker(std::atoi(argv[2]), std::atoi(argv[3]));
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--seconds") options.seconds = std::atof(argv[i + 1]);
+    if (name == "--reps") options.reps = std::max(std::atoi(argv[i + 1]), 1);
+    if (name == "--policy") options.policy = argv[i + 1];
+    if (name == "--only") options.only = argv[i + 1];
+    if (name == "--profile") options.profile = argv[i + 1];
+  }
+  try {
+    Bench(options, std::filesystem::canonical("/proc/self/exe").string()).run();
+  } catch (const std::exception& error) {
+    std::cerr << "router_bench: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,25 @@
+// Sends the requests of a run over kept-alive connections and times the answers.
+#pragma once
+
+#include "bench/serve/answer.h"
+#include "bench/serve/options.h"
+#include "common/base/status.h"
+
+#include <string>
+#include <vector>
+
+namespace tandem::bench {
+
+struct LoadResult {
+  std::vector<Outcome> outcomes;  ///< in the order of the bodies
+  double duration_s = 0;          ///< from the first request to the last answer
+};
+
+/// One thread, the caller's; blocks until every request has an outcome. Request i is sent when
+/// `due_s[i]` has come and fewer than max_concurrency are under way; its clock starts then. Errors:
+/// the name cannot be resolved. What goes wrong with a request is in its outcome.
+Result<LoadResult> run_load(const Options& options,
+                            const std::vector<std::string>& bodies,
+                            const std::vector<double>& due_s);
+
+}  // namespace tandem::bench

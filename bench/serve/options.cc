@@ -1,0 +1,206 @@
+#include "bench/serve/options.h"
+
+#include "common/json/parse.h"
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace tandem::bench {
+
+namespace {
+
+struct Backend {
+  const char* name;
+  Api api;
+};
+
+constexpr Backend kBackends[] = {{"sglang", Api::kNative},
+                                 {"sglang-native", Api::kNative},
+                                 {"sglang-oai", Api::kCompletions},
+                                 {"sglang-oai-chat", Api::kChat},
+                                 {"openai", Api::kCompletions},
+                                 {"openai-chat", Api::kChat},
+                                 {"vllm", Api::kCompletions},
+                                 {"vllm-chat", Api::kChat}};
+
+// Words of the command line that need a second look.
+struct Raw {
+  std::string base_url;
+  std::string extra_body;
+  std::vector<std::string> headers;
+  std::vector<std::string> goodput;
+  bool disable_stream = false;
+  bool disable_ignore_eos = false;
+};
+
+void add_target(CLI::App& app, Options& o, Raw& raw) {
+  app.add_option("--backend", o.backend, "sglang, sglang-oai, sglang-oai-chat, openai, vllm, ...");
+  app.add_option("--base-url", raw.base_url, "http://HOST:PORT; replaces --host and --port");
+  app.add_option("--host", o.host);
+  app.add_option("--port", o.port);
+  app.add_option("--model", o.model, "default: the first one of /v1/models");
+  app.add_option("--tokenizer", o.tokenizer, "model folder; counts tokens of conversations");
+  app.add_option("--header", raw.headers, "KEY=VALUE, sent with each request")->expected(-1);
+  app.add_option("--extra-request-body", raw.extra_body, "JSON object, merged into each request");
+  app.add_flag("--disable-stream", raw.disable_stream);
+  app.add_flag("--disable-ignore-eos", raw.disable_ignore_eos);
+}
+
+void add_load(CLI::App& app, Options& o) {
+  app.add_option("--dataset-name", o.dataset_name, "random or sharegpt");
+  app.add_option("--dataset-path", o.dataset_path, "JSON file of conversations");
+  app.add_option("--num-prompts", o.num_prompts);
+  app.add_option("--random-input-len,--random-input", o.random_input_len, "tokens");
+  app.add_option("--random-output-len,--random-output", o.random_output_len, "tokens");
+  app.add_option("--random-range-ratio", o.random_range_ratio, "lengths from RATIO x len to len");
+  app.add_option("--sharegpt-output-len", o.sharegpt_output_len, "tokens");
+  app.add_option("--request-rate", o.request_rate, "requests/s, Poisson; inf: all at once");
+  app.add_option("--max-concurrency", o.max_concurrency);
+  app.add_option("--seed", o.seed);
+  app.add_option("--warmup-requests", o.warmup_requests);
+  app.add_flag("--flush-cache", o.flush_cache, "POST /flush_cache before the run");
+  app.add_option("--timeout", o.timeout_s, "seconds for one request");
+}
+
+void add_output(CLI::App& app, Options& o, Raw& raw) {
+  app.add_option("--goodput", raw.goodput, "ttft:MS tpot:MS e2el:MS")->expected(-1);
+  app.add_option("--output-file", o.output_file, "one JSON line is appended");
+  app.add_flag("--output-details", o.output_details, "per-request lists in the JSON line");
+  app.add_option("--tag", o.tag);
+}
+
+Status settle_backend(Options& o) {
+  std::string names;
+  for (const Backend& backend : kBackends) {
+    if (o.backend == backend.name) {
+      o.api = backend.api;
+      return {};
+    }
+    names.append(names.empty() ? "" : ", ").append(backend.name);
+  }
+  return invalid_argument("--backend: found '" + o.backend + "', expected one of " + names);
+}
+
+Status check_ranges(const Options& o) {
+  if (o.num_prompts == 0) return invalid_argument("--num-prompts: expected at least 1");
+  if (o.random_input_len < 1 || o.random_output_len < 1)
+    return invalid_argument("--random-input-len and --random-output-len: expected at least 1");
+  if (!(o.random_range_ratio >= 0 && o.random_range_ratio <= 1))
+    return invalid_argument("--random-range-ratio: expected 0 to 1");
+  if (!(o.request_rate > 0)) return invalid_argument("--request-rate: expected more than 0");
+  if (o.max_concurrency == 0) return invalid_argument("--max-concurrency: expected at least 1");
+  if (!(o.timeout_s > 0)) return invalid_argument("--timeout: expected more than 0");
+  const bool random = o.dataset_name == "random" || o.dataset_name == "random-ids";
+  if (!random && o.dataset_name != "sharegpt") {
+    return invalid_argument("--dataset-name: found '" + o.dataset_name +
+                            "', expected random or sharegpt");
+  }
+  if (random == o.dataset_path.empty()) return {};
+  return invalid_argument(random ? "--dataset-path: goes with --dataset-name sharegpt only"
+                                 : "--dataset-name sharegpt needs --dataset-path");
+}
+
+Status settle(const Raw& raw, Options& o) {
+  TANDEM_TRY(settle_backend(o));
+  if (!raw.base_url.empty()) {
+    TANDEM_TRY(apply_base_url(raw.base_url, &o));
+  }
+  o.stream = !raw.disable_stream;
+  o.ignore_eos = !raw.disable_ignore_eos;
+  if (!raw.extra_body.empty()) {
+    const auto value = json::parse(raw.extra_body);
+    if (!value.ok()) return value.status().with_context("--extra-request-body");
+    if (!value->is_object())
+      return invalid_argument("--extra-request-body: expected a JSON object");
+    o.extra_body = *value->if_object();
+  }
+  for (const std::string& header : raw.headers) {
+    const std::size_t at = header.find('=');
+    if (at == std::string::npos || at == 0 || header.find_first_of("\r\n") != std::string::npos)
+      return invalid_argument("--header: found '" + header + "', expected KEY=VALUE");
+    o.headers.emplace_back(header.substr(0, at), header.substr(at + 1));
+  }
+  for (const std::string& word : raw.goodput) {
+    TANDEM_TRY(const Goal goal, parse_goal(word));
+    o.goodput.push_back(goal);
+  }
+  return check_ranges(o);
+}
+
+}  // namespace
+
+Status apply_base_url(const std::string& url, Options* options) {
+  constexpr std::string_view kScheme = "http://";
+  const Status bad =
+      invalid_argument("--base-url: found '" + url + "', expected http://HOST:PORT (without TLS)");
+  if (!url.starts_with(kScheme)) return bad;
+  std::string rest = url.substr(kScheme.size());
+  const std::size_t slash = rest.find('/');
+  std::string prefix = slash == std::string::npos ? "" : rest.substr(slash);
+  rest.resize(std::min(slash, rest.size()));
+  while (prefix.ends_with('/'))
+    prefix.pop_back();
+  std::uint16_t port = 80;
+  const std::size_t colon = rest.rfind(':');
+  if (colon != std::string::npos && rest.find(']', colon) == std::string::npos) {
+    const char* end = rest.data() + rest.size();
+    const auto [at, error] = std::from_chars(rest.data() + colon + 1, end, port);
+    if (error != std::errc() || at != end || port == 0) return bad;
+    rest.resize(colon);
+  }
+  if (rest.size() > 2 && rest.front() == '[' && rest.back() == ']')
+    rest = rest.substr(1, rest.size() - 2);
+  if (rest.empty()) return bad;
+  options->host = rest;
+  options->port = port;
+  options->path_prefix = prefix;
+  return {};
+}
+
+Result<Goal> parse_goal(const std::string& word) {
+  const Status bad =
+      invalid_argument("--goodput: found '" + word + "', expected ttft:MS, tpot:MS or e2el:MS");
+  const std::size_t colon = word.find(':');
+  if (colon == std::string::npos) return bad;
+  const std::string name = word.substr(0, colon);
+  Goal goal{};
+  if (name == "ttft") {
+    goal.figure = Goal::Figure::kTtft;
+  } else if (name == "tpot") {
+    goal.figure = Goal::Figure::kTpot;
+  } else if (name == "e2el") {
+    goal.figure = Goal::Figure::kE2e;
+  } else {
+    return bad;
+  }
+  const char* end = word.data() + word.size();
+  const auto [at, error] = std::from_chars(word.data() + colon + 1, end, goal.limit_ms);
+  if (error != std::errc() || at != end || !(goal.limit_ms >= 0)) return bad;
+  return goal;
+}
+
+Parsed parse_options(int argc, const char* const* argv) {
+  Options options;
+  options.request_rate = std::numeric_limits<double>::infinity();
+  Raw raw;
+  CLI::App app("Puts load on a server and measures it, as bench_serving does");
+  app.name("serve");
+  add_target(app, options, raw);
+  add_load(app, options);
+  add_output(app, options, raw);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return {.options = std::nullopt, .text = app.help(), .exit_code = 0};
+  } catch (const CLI::ParseError& error) {
+    return {.options = std::nullopt, .text = error.what(), .exit_code = 2};
+  }
+  const Status status = settle(raw, options);
+  if (!status.ok()) return {.options = std::nullopt, .text = status.message(), .exit_code = 2};
+  return {.options = std::move(options), .text = {}, .exit_code = 0};
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,117 @@
+// A backend that does nothing itself, but notes how long each op of another one took, and how much
+// it had to read and multiply at least.
+#pragma once
+
+#include "bench/limits.h"
+#include "kernels/api/backend.h"
+
+#include <map>
+#include <string>
+
+namespace tandem::bench {
+
+/// What all calls of one op together cost.
+struct OpCost {
+  double seconds = 0;
+  double bytes = 0;     ///< weights or KV: what must come from memory
+  double flops = 0;     ///< f32 operations
+  double int8_ops = 0;  ///< 8-bit operations
+  int calls = 0;
+};
+
+class TimedBackend final : public kernels::Backend {
+ public:
+  /// Borrows `inner`.
+  explicit TimedBackend(const kernels::Backend& inner) : inner_(inner) {}
+
+  /// By op; linear layers by their size.
+  [[nodiscard]] const std::map<std::string, OpCost>& costs() const { return costs_; }
+
+  void reset() { costs_.clear(); }
+
+  [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
+
+  [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
+
+  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> pack(
+      std::span<const kernels::MatrixView> parts,
+      kernels::WeightFormat store,
+      kernels::ThreadPool& pool) const override {
+    return inner_.pack(parts, store, pool);
+  }
+
+  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
+                                         std::size_t k,
+                                         kernels::WeightFormat store) const override {
+    return inner_.packed_bytes(n, k, store);
+  }
+
+  void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
+    timed("embedding", [&] { inner_.embedding(args, pool); });
+  }
+
+  void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
+    const kernels::PackedWeight& weight = *args.weight;
+    OpCost& cost = timed("linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k()),
+                         [&] { inner_.linear(args, pool); });
+    const double ops = 2.0 * static_cast<double>(args.tokens) * static_cast<double>(weight.n()) *
+                       static_cast<double>(weight.k());
+    cost.bytes += args.tokens == 0 ? 0 : static_cast<double>(weight.bytes());
+    (weight.scheme() == kernels::WeightScheme::kInt8Dynamic ? cost.int8_ops : cost.flops) += ops;
+  }
+
+  void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
+    timed("norm", [&] { inner_.rms_norm(args, pool); });
+  }
+
+  void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
+    timed("norm", [&] { inner_.head_norm(args, pool); });
+  }
+
+  void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
+    timed("rope", [&] { inner_.rope(args, pool); });
+  }
+
+  void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
+    timed("silu_mul", [&] { inner_.silu_mul(args, pool); });
+  }
+
+  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
+    timed("write_kv", [&] { inner_.write_kv(args, pool); });
+  }
+
+  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
+    OpCost& cost = timed("attention", [&] { inner_.attention(args, pool); });
+    const kernels::RaggedTokens& batch = args.batch;
+    const double row = static_cast<double>(args.kv.head_dim);
+    for (std::size_t t = 0; t < batch.tokens; ++t) {
+      const double visible = static_cast<double>(batch.position[t]) + 1;
+      cost.flops += 4 * visible * row * static_cast<double>(args.heads);
+      // A sequence's pages are read once for all of its tokens in the batch.
+      if (t + 1 < batch.tokens && batch.sequence[t + 1] == batch.sequence[t]) continue;
+      cost.bytes += 2 * visible * row * static_cast<double>(args.kv.kv_heads) *
+                    static_cast<double>(kernels::dtype_bytes(args.kv.dtype));
+    }
+  }
+
+  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
+      std::span<const float> logits) const override {
+    return inner_.log_softmax_stats(logits);
+  }
+
+ private:
+  template <class Fn>
+  OpCost& timed(const std::string& name, Fn fn) const {
+    const double start = now_s();
+    fn();
+    OpCost& cost = costs_[name];
+    cost.seconds += now_s() - start;
+    ++cost.calls;
+    return cost;
+  }
+
+  const kernels::Backend& inner_;
+  mutable std::map<std::string, OpCost> costs_;
+};
+
+}  // namespace tandem::bench

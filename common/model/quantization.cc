@@ -1,0 +1,61 @@
+#include "common/model/quantization.h"
+
+#include <fmt/format.h>
+
+namespace tandem::model {
+
+std::string_view quantization_name(Quantization quantization) {
+  switch (quantization) {
+    case Quantization::kNone:
+      return "none";
+    case Quantization::kInt8WeightOnly:
+      return "int8wo";
+    case Quantization::kInt4WeightOnly128:
+      return "int4wo-128";
+    case Quantization::kW8A8Int8:
+      return "w8a8_int8";
+  }
+  return "?";
+}
+
+kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dtype) {
+  switch (quantization) {
+    case Quantization::kNone:
+      return dtype;
+    case Quantization::kInt8WeightOnly:
+      return kernels::WeightScheme::kInt8;
+    case Quantization::kInt4WeightOnly128:
+      return kernels::WeightScheme::kInt4Group128;
+    case Quantization::kW8A8Int8:
+      return kernels::WeightScheme::kInt8Dynamic;
+  }
+  return dtype;
+}
+
+kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtype) {
+  const kernels::WeightFormat format = layer_format(quantization, dtype);
+  return format.scheme == kernels::WeightScheme::kInt4Group128 ? kernels::WeightScheme::kInt8
+                                                               : format;
+}
+
+Status check_quantization(Quantization quantization, const ModelConfig& config) {
+  if (quantization != Quantization::kW8A8Int8) return {};
+
+  struct Size {
+    const char* name;
+    std::int64_t value;
+  };
+
+  const Size sizes[] = {{"hidden_size", config.hidden_size},
+                        {"num_attention_heads * head_dim", config.query_size()},
+                        {"intermediate_size", config.intermediate_size}};
+  constexpr auto kMax = static_cast<std::int64_t>(kernels::kMaxInt8DynamicK);
+  for (const Size& size : sizes) {
+    if (size.value <= kMax) continue;
+    return unimplemented(
+        fmt::format("{}: is {}, w8a8_int8 takes up to {}", size.name, size.value, kMax));
+  }
+  return {};
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,77 @@
+// WordCache: ids of the words that one thread has met lately. Texts repeat their words, within a
+// request and from one to the next.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace tandem::token {
+
+/// Direct-mapped and bounded (about 100 KiB); belongs to one thread. `owner` is a number that no
+/// two models share. A newer word takes the place of an older one.
+class WordCache {
+ public:
+  static constexpr std::size_t kBytesMax = 16;
+  static constexpr std::size_t kIdsMax = 6;
+
+  struct Key {
+    std::uint64_t low;
+    std::uint64_t high;
+    std::uint32_t owner;
+    std::uint8_t byte_count;
+
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+
+  /// `bytes`: 1 to kBytesMax of them. One to one.
+  static Key key_of(std::uint32_t owner, std::string_view bytes) {
+    Key key{0, 0, owner, static_cast<std::uint8_t>(bytes.size())};
+    if (bytes.size() >= 8) {
+      std::memcpy(&key.low, bytes.data(), 8);
+      std::memcpy(&key.high, bytes.data() + bytes.size() - 8, 8);
+    } else {
+      std::memcpy(&key.low, bytes.data(), bytes.size());
+    }
+    return key;
+  }
+
+  /// Appends the ids of the word. False: it is not here.
+  bool append(const Key& key, std::vector<std::int32_t>& out) const {
+    const Entry& entry = entries_[place_of(key)];
+    if (entry.id_count == 0 || entry.key != key) return false;
+    out.insert(out.end(), entry.ids.begin(), entry.ids.begin() + entry.id_count);
+    return true;
+  }
+
+  /// Keeps the ids from out[first] on, unless they are too many.
+  void keep(const Key& key, const std::vector<std::int32_t>& out, std::size_t first) {
+    const std::size_t count = out.size() - first;
+    if (count == 0 || count > kIdsMax) return;
+    Entry& entry = entries_[place_of(key)];
+    entry.key = key;
+    entry.id_count = static_cast<std::uint8_t>(count);
+    std::memcpy(entry.ids.data(), out.data() + first, count * sizeof(std::int32_t));
+  }
+
+ private:
+  static constexpr std::size_t kEntries = 2048;
+
+  struct Entry {
+    Key key{};
+    std::uint8_t id_count = 0;
+    std::array<std::int32_t, kIdsMax> ids{};
+  };
+
+  static std::size_t place_of(const Key& key) {
+    std::uint64_t hash = (key.low ^ (key.high << 1U) ^ key.byte_count) * 0x9E3779B97F4A7C15ULL;
+    hash ^= (hash >> 29U) ^ (key.high * 0xE7037ED1A0B428DBULL >> 17U);
+    return static_cast<std::size_t>((hash * 0x9E3779B97F4A7C15ULL) >> 53U) % kEntries;
+  }
+
+  std::vector<Entry> entries_ = std::vector<Entry>(kEntries);
+};
+
+}  // namespace tandem::token

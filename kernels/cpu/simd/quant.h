@@ -1,0 +1,403 @@
+// Quantised weights: how floats become small integers, and Y = X W^T on panels of them.
+//
+// Layout of panels: kernels/cpu/panels.h. The order of sums of one output, whatever the tile:
+//   kInt8          one chain of FMAs over k of x * q, then times the scale
+//   kInt4Group128  per group one such chain; total = fma(chain, scale, total), then
+//                  total = fma(sum of the group's x, zero, total)
+//   kInt8Dynamic   an exact integer sum, to float, times the output's scale, times the row's
+// q are widened in registers, so that memory holds and moves the small ones only.
+#pragma once
+
+#include "kernels/cpu/simd/linear.h"
+
+#include <cstdint>
+
+namespace tandem::kernels::cpu {
+
+/// Bytes before the elements of an int8 panel: 16 f32 scales, then 16 int32: 128 * sum of q.
+inline constexpr std::size_t kInt8HeaderBytes = 128;
+/// Bytes before the elements of an int4 group: 16 pairs of bf16, scale and zero.
+inline constexpr std::size_t kInt4HeaderBytes = 64;
+inline constexpr std::size_t kInt4GroupBytes = kInt4HeaderBytes + kInt4Group / 2 * kPanel;
+
+template <class V>
+struct Quantize {
+  using Vec = typename V::Vec;
+
+  static float int8_scale(const float* values, std::size_t count) {
+    Vec largest = V::zero();
+    Vec poison = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const Vec v = load(values, i, count);
+      largest = V::max(V::max(v, V::sub(V::zero(), v)), largest);
+      poison = V::fma(v, V::zero(), poison);
+    }
+    return V::max_lane(largest) / 127.0F + V::sum(poison);
+  }
+
+  static void to_int8(const float* values, std::size_t count, float scale, std::int8_t* out) {
+    store(values, count, 0.0F, scale, -127.0F, 127.0F, out);
+  }
+
+  static void to_int4(const float* values,
+                      std::size_t count,
+                      std::int8_t* out,
+                      std::uint16_t* affine) {
+    Vec low = V::broadcast(values[0]);
+    Vec high = low;
+    Vec poison = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const std::size_t left = count - i;
+      const Vec v =
+          left < 16 ? Rows<V>::load_part(values + i, left, values[i]) : V::load(values + i);
+      low = V::min(v, low);
+      high = V::max(v, high);
+      poison = V::fma(v, V::zero(), poison);
+    }
+    const float smallest = -V::max_lane(V::sub(V::zero(), low));
+    const float scale = bf16((V::max_lane(high) - smallest) / 15.0F + V::sum(poison), &affine[0]);
+    const float zero = bf16(smallest + 8.0F * scale, &affine[1]);
+    store(values, count, zero, scale, -8.0F, 7.0F, out);
+  }
+
+ private:
+  static Vec load(const float* values, std::size_t i, std::size_t count) {
+    return count - i < 16 ? Rows<V>::load_part(values + i, count - i) : V::load(values + i);
+  }
+
+  /// Rounds to bf16; the value widened again.
+  static float bf16(float value, std::uint16_t* bits) {
+    alignas(64) std::uint16_t narrow[16];
+    alignas(64) float wide[16];
+    V::store_bf16(narrow, V::broadcast(value));
+    V::store(wide, V::load_bf16(narrow));
+    *bits = narrow[0];
+    return wide[0];
+  }
+
+  /// out = clamp((value - zero) / scale), rounded to nearest even. NaN becomes `low`.
+  static void store(const float* values,
+                    std::size_t count,
+                    float zero,
+                    float scale,
+                    float low,
+                    float high,
+                    std::int8_t* out) {
+    const Vec divisor = V::broadcast(scale == 0.0F ? 1.0F : scale);
+    const Vec shift = V::broadcast(zero);
+    const Vec least = V::broadcast(low);
+    const Vec most = V::broadcast(high);
+    for (std::size_t i = 0; i < count; i += 16) {
+      const Vec v = V::div(V::sub(load(values, i, count), shift), divisor);
+      const Vec clamped = V::min(V::max(v, least), most);
+      if (count - i >= 16) {
+        V::store_int8(out + i, clamped);
+        continue;
+      }
+      alignas(16) std::int8_t rest[16];
+      V::store_int8(rest, clamped);
+      for (std::size_t j = 0; i + j < count; ++j)
+        out[i + j] = rest[j];
+    }
+  }
+};
+
+/// WeightScheme::kInt8 as a tile of Linear.
+template <class V>
+struct Int8Tile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         Vec* out) {
+    const float* x = block.scratch + row * block.k;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    Vec acc[R][P];
+    Linear<V>::template clear<R, P>(acc);
+    const std::size_t quads = block.k / 4;
+    for (std::size_t quad = 0; quad < quads; ++quad) {
+      Int raw[P];
+      load<P>(weight + kInt8HeaderBytes + quad * 64, block.panel_bytes, raw);
+      step<0, R, P>(x + 4 * quad * R, raw, acc);
+      step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
+      step<2, R, P>(x + (4 * quad + 2) * R, raw, acc);
+      step<3, R, P>(x + (4 * quad + 3) * R, raw, acc);
+    }
+    if (block.k % 4 != 0) {
+      Int raw[P];
+      load<P>(weight + kInt8HeaderBytes + quads * 64, block.panel_bytes, raw);
+      const float* rest = x + 4 * quads * R;
+      step<0, R, P>(rest, raw, acc);
+      if (block.k % 4 > 1) step<1, R, P>(rest + R, raw, acc);
+      if (block.k % 4 > 2) step<2, R, P>(rest + 2 * R, raw, acc);
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const Vec scale = V::load(
+          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+        out[r * P + p] = V::mul(acc[r][p], scale);
+    }
+  }
+
+ private:
+  template <int P>
+  static inline __attribute__((always_inline)) void load(const std::byte* weight,
+                                                         std::size_t panel_bytes,
+                                                         Int (&raw)[P]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes;
+      __builtin_prefetch(from + Linear<V>::kAheadBytes);
+      raw[p] = V::int_load(from);
+    }
+  }
+
+  template <int J, int R, int P>
+  static inline __attribute__((always_inline)) void step(const float* x,
+                                                         const Int (&raw)[P],
+                                                         Vec (&acc)[R][P]) {
+    Vec w[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+      w[p] = V::template byte_of<J>(raw[p]);
+    Linear<V>::template step<R, P>(x, w, acc);
+  }
+};
+
+/// WeightScheme::kInt4Group128 as a tile of Linear.
+template <class V>
+struct Int4Tile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  /// Rows as for floats, and behind them the sums of x per group: [group][rows of the tile].
+  static void pack(const LinearBlock& block) {
+    Linear<V>::pack_rows(block);
+    const std::size_t groups = group_count(block);
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
+      float* to = block.scratch + kPackedFloats + row * groups;
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float* x = block.x + (row + r) * block.x_stride;
+        for (std::size_t g = 0; g < groups; ++g)
+          to[g * rows + r] = group_sum(x + g * kInt4Group, count_of(block, g));
+      }
+      row += rows;
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         Vec* out) {
+    const std::size_t groups = group_count(block);
+    const float* x = block.scratch + row * block.k;
+    const float* x_sums = block.scratch + kPackedFloats + row * groups;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    // In memory: they are touched once a group, and the chains need the registers.
+    alignas(64) float totals[R * P * 16] = {};
+    for (std::size_t g = 0; g < groups; ++g) {
+      Vec acc[R][P];
+      Linear<V>::template clear<R, P>(acc);
+      const std::byte* group = weight + g * kInt4GroupBytes;
+      chains<R, P>(x + g * kInt4Group * R,
+                   group + kInt4HeaderBytes,
+                   block.panel_bytes,
+                   count_of(block, g),
+                   acc);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        Vec scale;
+        Vec zero;
+        V::load_pairs(group + static_cast<std::size_t>(p) * block.panel_bytes, &scale, &zero);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          float* total = totals + (r * P + p) * 16;
+          const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
+          V::store(total, V::fma(V::broadcast(x_sums[g * R + r]), zero, scaled));
+        }
+      }
+    }
+#pragma GCC unroll 32
+    for (int i = 0; i < R * P; ++i)
+      out[i] = V::load(totals + i * 16);
+  }
+
+ private:
+  static std::size_t group_count(const LinearBlock& block) {
+    return (block.k + kInt4Group - 1) / kInt4Group;
+  }
+
+  static std::size_t count_of(const LinearBlock& block, std::size_t group) {
+    const std::size_t left = block.k - group * kInt4Group;
+    return left < kInt4Group ? left : kInt4Group;
+  }
+
+  static float group_sum(const float* x, std::size_t count) {
+    Vec sum = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      sum = V::add(sum, count - i < 16 ? Rows<V>::load_part(x + i, count - i) : V::load(x + i));
+    }
+    return V::sum(sum);
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void chains(const float* x,
+                                                           const std::byte* weight,
+                                                           std::size_t panel_bytes,
+                                                           std::size_t count,
+                                                           Vec (&acc)[R][P]) {
+    std::size_t pair = 0;
+    // 64 bytes of each panel a turn, for the sake of one prefetch a line.
+    for (; pair + 4 <= count / 2; pair += 4) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        __builtin_prefetch(weight + static_cast<std::size_t>(p) * panel_bytes + pair * 16 +
+                           Linear<V>::kAheadBytes);
+      }
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i)
+        step<R, P>(x + 2 * (pair + i) * R, weight + (pair + i) * 16, panel_bytes, true, acc);
+    }
+    for (; pair < count / 2; ++pair)
+      step<R, P>(x + 2 * pair * R, weight + pair * 16, panel_bytes, true, acc);
+    if (count % 2 != 0) step<R, P>(x + 2 * pair * R, weight + pair * 16, panel_bytes, false, acc);
+  }
+
+  /// Two k, or the last one alone.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void step(const float* x,
+                                                         const std::byte* weight,
+                                                         std::size_t panel_bytes,
+                                                         bool both,
+                                                         Vec (&acc)[R][P]) {
+    Int raw[P];
+    Vec w[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      raw[p] = V::load_bytes(weight + static_cast<std::size_t>(p) * panel_bytes);
+      w[p] = V::template nibble_of<0>(raw[p]);
+    }
+    Linear<V>::template step<R, P>(x, w, acc);
+    if (!both) return;
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+      w[p] = V::template nibble_of<1>(raw[p]);
+    Linear<V>::template step<R, P>(x + R, w, acc);
+  }
+};
+
+/// WeightScheme::kInt8Dynamic as a tile of Linear.
+template <class V>
+struct Int8DynamicTile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
+  static void pack(const LinearBlock& block) {
+    const std::size_t words = word_count(block);
+    // Words fill at most a quarter of the room for floats; the second half takes one row of bytes.
+    auto* bytes = reinterpret_cast<std::int8_t*>(block.scratch + kPackedFloats / 2);
+    float* scales = block.scratch + kPackedFloats;
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
+      std::uint32_t* to = words_of(block) + row * words;
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float* x = block.x + (row + r) * block.x_stride;
+        scales[row + r] = Quantize<V>::int8_scale(x, block.k);
+        Quantize<V>::to_int8(x, block.k, scales[row + r], bytes);
+        for (std::size_t i = block.k; i < words * 4; ++i)
+          bytes[i] = 0;
+        for (std::size_t word = 0; word < words; ++word) {
+          std::uint32_t four = 0;
+          __builtin_memcpy(&four, bytes + word * 4, sizeof(four));
+          to[word * rows + r] = V::kOffsetBytes ? four ^ 0x80808080U : four;
+        }
+      }
+      row += rows;
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         Vec* out) {
+    const std::size_t words = word_count(block);
+    const std::uint32_t* x = words_of(block) + row * words;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    Int acc[R][P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      // Bytes of x that carry + 128 count 128 * sum of q too much.
+      const std::byte* header = weight + static_cast<std::size_t>(p) * block.panel_bytes;
+      const Int start = V::kOffsetBytes ? V::int_negate(V::int_load(header + 64)) : V::int_zero();
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+        acc[r][p] = start;
+    }
+    for (std::size_t word = 0; word < words; ++word) {
+      Int w[P];
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        const std::byte* from =
+            weight + static_cast<std::size_t>(p) * block.panel_bytes + kInt8HeaderBytes + word * 64;
+        __builtin_prefetch(from + Linear<V>::kAheadBytes);
+        w[p] = V::int_load(from);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const auto four = V::bytes_of(x[word * R + static_cast<std::size_t>(r)]);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          acc[r][p] = V::dot4(acc[r][p], four, w[p]);
+      }
+    }
+    const float* scales = block.scratch + kPackedFloats + row;
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const Vec scale = V::load(
+          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        out[r * P + p] = V::mul(V::mul(V::to_float(acc[r][p]), scale), V::broadcast(scales[r]));
+      }
+    }
+  }
+
+ private:
+  static std::size_t word_count(const LinearBlock& block) {
+    return (block.k + 3) / 4;
+  }
+
+  static std::uint32_t* words_of(const LinearBlock& block) {
+    return reinterpret_cast<std::uint32_t*>(block.scratch);
+  }
+};
+
+/// Linear for every scheme.
+template <class V>
+struct AnyLinear {
+  static void run(const LinearBlock& block) {
+    switch (block.scheme) {
+      case WeightScheme::kFloat:
+        return Linear<V>::run(block);
+      case WeightScheme::kInt8:
+        return Linear<V>::template run_tiles<Int8Tile<V>>(block);
+      case WeightScheme::kInt4Group128:
+        return Linear<V>::template run_tiles<Int4Tile<V>>(block);
+      case WeightScheme::kInt8Dynamic:
+        return Linear<V>::template run_tiles<Int8DynamicTile<V>>(block);
+    }
+  }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,250 @@
+// Quantised weights: what the small integers lose, and that products of them keep every promise of
+// linear(): one formula, the same bits in every batch, thread count and family.
+#include "kernels/test_util.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::kInf;
+using testing::kNan;
+using testing::Matrix;
+using testing::Rng;
+using testing::same_bits;
+
+constexpr WeightScheme kSchemes[] = {
+    WeightScheme::kInt8, WeightScheme::kInt4Group128, WeightScheme::kInt8Dynamic};
+
+std::string name_of(const Backend& backend, WeightScheme scheme) {
+  const char* names[] = {"float", "int8", "int4", "int8 dynamic"};
+  return std::string(family_name(backend.family())) + " " + names[static_cast<int>(scheme)];
+}
+
+std::vector<const Backend*> all_backends() {
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  return backends;
+}
+
+std::unique_ptr<PackedWeight> pack(const Backend& backend,
+                                   const Matrix& source,
+                                   WeightScheme scheme,
+                                   ThreadPool& pool) {
+  const MatrixView part = source.view();
+  return backend.pack({&part, 1}, scheme, pool);
+}
+
+std::vector<float> run(const Backend& backend,
+                       const PackedWeight& weight,
+                       const std::vector<float>& x,
+                       ThreadPool& pool) {
+  const std::size_t tokens = x.size() / weight.k();
+  std::vector<float> y(tokens * weight.n());
+  backend.linear({.x = x.data(), .weight = &weight, .y = y.data(), .tokens = tokens}, pool);
+  return y;
+}
+
+// The weights that a backend computes with: its products with unit vectors.
+std::vector<float> widened(const Backend& backend, const PackedWeight& weight, ThreadPool& pool) {
+  std::vector<float> unit(weight.k() * weight.k(), 0.0F);
+  for (std::size_t i = 0; i < weight.k(); ++i)
+    unit[i * weight.k() + i] = 1.0F;
+  const std::vector<float> columns = run(backend, weight, unit, pool);
+  std::vector<float> rows(weight.n() * weight.k());
+  for (std::size_t n = 0; n < weight.n(); ++n) {
+    for (std::size_t i = 0; i < weight.k(); ++i)
+      rows[n * weight.k() + i] = columns[i * weight.n() + n];
+  }
+  return rows;
+}
+
+TEST(Quantize, WeightsAreWithinHalfAStep) {
+  constexpr std::size_t kN = 19;
+  constexpr std::size_t kK = 300;
+  ThreadPool pool(2);
+  Rng rng(1);
+  std::vector<float> w = rng.reals(kN * kK);
+  std::fill(w.begin() + 5 * kK, w.begin() + 6 * kK, 0.0F);
+  const Matrix source(kN, kK, DType::kF32, w, true);
+  for (const Backend* backend : all_backends()) {
+    for (const WeightScheme scheme : kSchemes) {
+      SCOPED_TRACE(name_of(*backend, scheme));
+      const auto weight = pack(*backend, source, scheme, pool);
+      ASSERT_NE(weight, nullptr);
+      EXPECT_EQ(weight->bytes(), backend->packed_bytes(kN, kK, scheme));
+      const std::vector<float> got = widened(*backend, *weight, pool);
+      const bool int4 = scheme == WeightScheme::kInt4Group128;
+      const std::size_t group = int4 ? kInt4Group : kK;
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        const auto begin = static_cast<std::ptrdiff_t>(i / kK * kK + i % kK / group * group);
+        const auto end = std::min<std::ptrdiff_t>(begin + static_cast<std::ptrdiff_t>(group),
+                                                  static_cast<std::ptrdiff_t>(i / kK * kK + kK));
+        const auto [low, high] = std::minmax_element(w.begin() + begin, w.begin() + end);
+        // Half a step; for int4 also the bf16 roundings of zero (2^-9 of at most 1) and, eight
+        // times, of the scale.
+        const float step =
+            int4 ? (*high - *low) / 15 : std::max(std::abs(*low), std::abs(*high)) / 127;
+        const float limit = step * 0.5001F + (int4 ? 8 * step * 0x1p-8F + 0x1p-8F : 0.0F);
+        ASSERT_LE(std::abs(got[i] - w[i]), limit) << "element " << i;
+      }
+    }
+  }
+}
+
+// A quarter, and a half of that, of bf16, apart from scales and zeros.
+TEST(Quantize, PackedWeightsAreAsSmallAsTheirBits) {
+  const Backend& backend = *testing::vector_backends().back();
+  const std::size_t whole = backend.packed_bytes(4096, 4096, DType::kBf16);
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8), whole / 2 + 4096 * 8);
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8Dynamic), whole / 2 + 4096 * 8);
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt4Group128),
+            whole / 4 + 4096 * 4096 / 128 * 4);
+}
+
+TEST(Quantize, ProductsAreThoseOfTheReference) {
+  struct Problem {
+    std::size_t tokens;
+    std::size_t n;
+    std::size_t k;
+  };
+
+  const Problem problems[] = {{1, 1, 1},
+                              {1, 15, 31},
+                              {2, 16, 128},
+                              {3, 17, 129},
+                              {4, 33, 2},
+                              {5, 64, 64},
+                              {8, 48, 257},
+                              {13, 129, 131},
+                              {25, 40, 384},
+                              {37, 100, 50}};
+  ThreadPool pool(2);
+  const Backend& reference = testing::reference();
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const Problem& p : problems) {
+      for (const WeightScheme scheme : kSchemes) {
+        SCOPED_TRACE(name_of(*backend, scheme) + " T=" + std::to_string(p.tokens) +
+                     " N=" + std::to_string(p.n) + " K=" + std::to_string(p.k));
+        Rng rng(p.tokens * 1000 + p.n);
+        const std::vector<float> x = rng.reals(p.tokens * p.k);
+        const Matrix source(p.n, p.k, DType::kF32, rng.reals(p.n * p.k));
+        const auto exact = pack(reference, source, scheme, pool);
+        const std::vector<float> want = run(reference, *exact, x, pool);
+        const std::vector<float> got =
+            run(*backend, *pack(*backend, source, scheme, pool), x, pool);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          // Integer sums are exact: only the two scales and the conversion round. Else a chain of k
+          // of terms below 1, and as much again for the group's zero.
+          const double limit =
+              scheme == WeightScheme::kInt8Dynamic
+                  ? 4 * 0x1p-24 * std::abs(static_cast<double>(want[i])) + 1e-30
+                  : 2 * static_cast<double>(p.k + 4) * 0x1p-24 * static_cast<double>(p.k) * 1.1;
+          ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(want[i]), limit) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, RowsAreTheSameBitsInEveryBatchThreadCountAndFamily) {
+  constexpr std::size_t kTokens = 53;
+  constexpr std::size_t kN = 150;
+  constexpr std::size_t kK = 331;
+  ThreadPool one(1);
+  ThreadPool two(2);
+  Rng rng(7);
+  const std::vector<float> x = rng.reals(kTokens * kK);
+  const Matrix source(kN, kK, DType::kBf16, rng.reals(kN * kK), true);
+  for (const WeightScheme scheme : kSchemes) {
+    std::vector<float> whole;
+    for (const Backend* backend : testing::vector_backends()) {
+      SCOPED_TRACE(name_of(*backend, scheme));
+      const auto weight = pack(*backend, source, scheme, two);
+      const std::vector<float> got = run(*backend, *weight, x, one);
+      if (whole.empty()) whole = got;
+      ASSERT_TRUE(same_bits(got, whole));
+      EXPECT_TRUE(same_bits(run(*backend, *weight, x, two), whole));
+      for (const std::size_t begin : {0U, 5U, 40U}) {
+        for (std::size_t tokens = 1; tokens <= 13; ++tokens) {
+          const std::vector<float> some(
+              x.begin() + static_cast<std::ptrdiff_t>(begin * kK),
+              x.begin() + static_cast<std::ptrdiff_t>((begin + tokens) * kK));
+          const std::vector<float> want(
+              whole.begin() + static_cast<std::ptrdiff_t>(begin * kN),
+              whole.begin() + static_cast<std::ptrdiff_t>((begin + tokens) * kN));
+          ASSERT_TRUE(same_bits(run(*backend, *weight, some, two), want)) << begin << "+" << tokens;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, LargestIntegerSumsAreExact) {
+  constexpr std::size_t kK = kMaxInt8DynamicK;
+  ThreadPool pool(1);
+  std::vector<float> w(2 * kK, 1.0F);
+  std::fill(w.begin() + kK, w.end(), -1.0F);
+  const Matrix source(2, kK, DType::kF32, w);
+  const std::vector<float> x(kK, 1.0F);
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const auto weight = pack(*backend, source, WeightScheme::kInt8Dynamic, pool);
+    const std::vector<float> y = run(*backend, *weight, x, pool);
+    EXPECT_NEAR(y[0], static_cast<float>(kK), 0.05F);
+    EXPECT_NEAR(y[1], -static_cast<float>(kK), 0.05F);
+  }
+}
+
+TEST(Quantize, NanAndInfStayInTheirRowAndColumn) {
+  ThreadPool pool(1);
+  constexpr std::size_t kTokens = 14;
+  constexpr std::size_t kN = 35;
+  constexpr std::size_t kK = 133;
+  for (const Backend* backend : all_backends()) {
+    for (const WeightScheme scheme : kSchemes) {
+      SCOPED_TRACE(name_of(*backend, scheme));
+      Rng rng(5);
+      std::vector<float> x = rng.reals(kTokens * kK);
+      std::vector<float> w = rng.reals(kN * kK);
+      x[3 * kK + 132] = kNan;
+      x[9 * kK] = kInf;
+      w[34 * kK + 130] = kNan;
+      w[33 * kK + 1] = kInf;
+      const Matrix source(kN, kK, DType::kF32, w);
+      const std::vector<float> y = run(*backend, *pack(*backend, source, scheme, pool), x, pool);
+      for (std::size_t t = 0; t < kTokens; ++t) {
+        for (std::size_t n = 0; n < kN; ++n) {
+          const bool bad = t == 3 || t == 9 || n >= 33;
+          EXPECT_EQ(std::isfinite(y[t * kN + n]), !bad) << t << " " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, PartsStackAlongRows) {
+  constexpr std::size_t kK = 140;
+  ThreadPool pool(2);
+  Rng rng(11);
+  const std::vector<float> w = rng.reals(34 * kK);
+  const Matrix a(5, kK, DType::kF32, w);
+  const Matrix b(29, kK, DType::kF32, {w.begin() + 5 * kK, w.end()}, true);
+  const Matrix all(34, kK, DType::kF32, w);
+  const MatrixView parts[] = {a.view(), b.view()};
+  const std::vector<float> x = rng.reals(4 * kK);
+  for (const Backend* backend : all_backends()) {
+    for (const WeightScheme scheme : kSchemes) {
+      SCOPED_TRACE(name_of(*backend, scheme));
+      const auto stacked = backend->pack(parts, scheme, pool);
+      const auto single = pack(*backend, all, scheme, pool);
+      ASSERT_EQ(stacked->bytes(), single->bytes());
+      EXPECT_EQ(std::memcmp(stacked->data(), single->data(), stacked->bytes()), 0);
+      EXPECT_TRUE(same_bits(run(*backend, *stacked, x, pool), run(*backend, *single, x, pool)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels

@@ -1,0 +1,113 @@
+// What online quantisation costs: prompt logprobs of the golden models with quantised weights,
+// against the float32 reference that transformers computed.
+//
+// The models are small and random, which is the hard case: their logits have no structure that
+// survives noise. Bounds are of |logprob - reference| over all prompt tokens of a model: the root
+// mean square, the 90 % quantile and the largest, about 1.3 times the worst that was measured.
+// Everything else (KV, embeddings) is float32 here.
+#include "kernels/api/backend.h"
+#include "tests/golden/golden_reader.h"
+#include "tests/golden/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tandem::golden {
+namespace {
+
+struct Bound {
+  model::Quantization quantization;
+  double rms;
+  double p90;
+  double max;
+};
+
+constexpr Bound kBounds[] = {
+    {model::Quantization::kInt8WeightOnly, 0.12, 0.19, 0.7},
+    {model::Quantization::kInt4WeightOnly128, 1.7, 2.7, 9.5},
+    {model::Quantization::kW8A8Int8, 0.19, 0.31, 0.85},
+};
+
+using Param = std::tuple<const char*, Bound, kernels::Family>;
+
+std::string param_name(const testing::TestParamInfo<Param>& info) {
+  std::string name = std::string(std::get<0>(info.param)) + "_" +
+                     std::string(model::quantization_name(std::get<1>(info.param).quantization)) +
+                     "_" + std::string(kernels::family_name(std::get<2>(info.param)));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+class QuantizationGolden : public testing::TestWithParam<Param> {};
+
+TEST_P(QuantizationGolden, PromptLogprobsStayWithinTheStatedBound) {
+  const auto shared = shared_folder();
+  if (!shared) GTEST_SKIP() << "skipped: ../shared is not here";
+  const auto& [name, bound, family] = GetParam();
+  const std::string folder = *shared + "/golden/models/" + name;
+  kernels::ThreadPool pool(2);
+  const kernels::Backend* backend = kernels::select(family, nullptr);
+  auto loaded = model::Model::load({.folder = folder,
+                                    .dtype = model::DTypeChoice::kF32,
+                                    .quantization = bound.quantization,
+                                    .override_json = "",
+                                    .backend = backend,
+                                    .pool = &pool,
+                                    .limits = {.token_count_max = 1024,
+                                               .logit_row_count_max = 64,
+                                               .sequence_count_max = 64,
+                                               .context_length = 0}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  model::Model& model = **loaded;
+  const auto cases = read_cases(folder + "/cases.json");
+  ASSERT_TRUE(cases.ok()) << cases.status().message();
+  const auto reference = Reference::open(folder + "/ref.safetensors");
+  ASSERT_TRUE(reference.ok()) << reference.status().message();
+
+  ModelRunner runner(model, {.page_size = 16, .page_count = 512});
+  const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
+  std::vector<double> errors;
+  double squares = 0;
+  for (const Case& one : cases->cases) {
+    Track track = runner.start(one.prompt_ids, one.prompt_ids.size());
+    ASSERT_TRUE(runner.run(track, 0).ok());
+    const std::vector<float> want = reference->floats(one.id + ".prompt_logprobs");
+    ASSERT_EQ(want.size() + 1, one.prompt_ids.size());
+    for (std::size_t position = 0; position < want.size(); ++position) {
+      const auto row = std::span(track.logits).subspan(position * vocab, vocab);
+      const auto next = static_cast<std::size_t>(one.prompt_ids[position + 1]);
+      const double ours = backend->log_softmax_stats(row).log_prob(row[next]);
+      errors.push_back(std::abs(ours - static_cast<double>(want[position])));
+      squares += errors.back() * errors.back();
+    }
+    runner.finish(track);
+  }
+  std::sort(errors.begin(), errors.end());
+  const double rms = std::sqrt(squares / static_cast<double>(errors.size()));
+  const double p90 = errors[errors.size() * 9 / 10];
+  RecordProperty("rms", std::to_string(rms));
+  RecordProperty("p90", std::to_string(p90));
+  RecordProperty("max", std::to_string(errors.back()));
+  EXPECT_LE(rms, bound.rms);
+  EXPECT_LE(p90, bound.p90);
+  EXPECT_LE(errors.back(), bound.max);
+  // Weights that were not quantised at all would also be within the bound.
+  EXPECT_GT(rms, 10 * cases->tolerance.float32_atol);
+}
+
+/// All vector families compute the same bits of quantised weights; the reference rounds otherwise.
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    QuantizationGolden,
+    testing::Combine(testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3"),
+                     testing::ValuesIn(kBounds),
+                     testing::Values(kernels::Family::kReference, kernels::Family::kAuto)),
+    param_name);
+
+}  // namespace
+}  // namespace tandem::golden
