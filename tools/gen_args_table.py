@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 """Writes common/args/schema_table.inc: one row per schema argument that has no typed field yet.
 
-Usage: tools/gen_args_table.py SCHEMA.yaml > common/args/schema_table.inc
-Arguments with a typed field are those whose name a describe_*.cc file mentions as .name = "...". Run it again after
-giving an argument a field; the row then disappears here.
+Usage: tools/gen_args_table.py SCHEMA.yaml > common/args/schema_table.inc   from the schema
+       tools/gen_args_table.py --prune                                       take rows out, without the schema
+Arguments with a typed field are those whose name a describe_*.cc file mentions as .name = "...". Their rows have no
+effect; --prune, which ./dev args calls, takes them out.
 """
 import glob
 import json
 import os
 import re
 import sys
-
-import yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVICES = {"router": "R", "prefill": "P", "decode": "D", "bootstrap": "B", "unified": "U"}
@@ -66,9 +65,10 @@ def row(arg):
         quoted(json.dumps(arg["default"])),
         " | ".join(SERVICES[s] for s in arg["services"]),
         str(arg["tier"]),
+        quoted(arg["scope"]),
         quoted(arg["section"].split(" (--help")[0]),
         quoted(arg.get("env") or ""),
-        "true" if arg["default_applies"] == "explicit-only" or arg["dialect"] == "rtp-llm" else "false",
+        "true" if arg["default_applies"] == "explicit-only" else "false",
         range_text(arg["range"]),
         quoted(deprecated),
         quoted(first_sentence(arg["effect"])),
@@ -76,7 +76,22 @@ def row(arg):
     return "{" + ", ".join(cells) + "},"
 
 
+def prune():
+    path = os.path.join(ROOT, "common/args/schema_table.inc")
+    typed = typed_names()
+    with open(path, encoding="utf-8") as source:
+        lines = source.readlines()
+    kept = [line for line in lines if not (match := re.match(r'\{"([^"]+)"', line)) or match.group(1) not in typed]
+    if kept != lines:
+        with open(path, "w", encoding="utf-8") as out:
+            out.writelines(kept)
+
+
 def main():
+    if sys.argv[1:] == ["--prune"]:
+        prune()
+        return
+    import yaml  # only here: pruning needs nothing outside the standard library
     with open(sys.argv[1], encoding="utf-8") as source:
         schema = yaml.safe_load(source)
     typed = typed_names()

@@ -72,10 +72,10 @@ Result<std::optional<std::string>> RequestBody::take_string(std::string_view nam
   return std::optional<std::string>(std::string(value));
 }
 
-Status RequestBody::refuse(std::initializer_list<std::string_view> names) {
+Status RequestBody::refuse(std::initializer_list<std::string_view> names, std::string_view why) {
   for (const std::string_view name : names) {
     const auto field = take(name);
-    if (field && is_set(field->value())) return field->error("not supported by this server");
+    if (field && is_set(field->value())) return field->error(why);
   }
   return {};
 }

@@ -14,6 +14,10 @@
 
 namespace tandem::api {
 
+/// Why a field that constrains the output is refused.
+inline constexpr std::string_view kNoGrammar =
+    "not supported by this server: --grammar-backend is none";
+
 /// Borrows the object. Null counts as absent everywhere.
 class RequestBody {
  public:
@@ -30,8 +34,9 @@ class RequestBody {
   Result<std::optional<std::string>> take_string(std::string_view name);
 
   /// Fields that would change the output and are not built: an error naming the first one that is
-  /// set to something. Null, false, 0, "", [] and {} do not count as set.
-  Status refuse(std::initializer_list<std::string_view> names);
+  /// set to something, and `why`. Null, false, 0, "", [] and {} do not count as set.
+  Status refuse(std::initializer_list<std::string_view> names,
+                std::string_view why = "not supported by this server");
 
   /// Members that nobody took.
   [[nodiscard]] std::vector<std::string> ignored() const;

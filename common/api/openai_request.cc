@@ -70,15 +70,14 @@ Status refuse_unbuilt(RequestBody& body) {
                           "bootstrap_port",
                           "bootstrap_room",
                           "use_beam_search",
-                          "truncate_prompt_tokens",
-                          "guided_json",
-                          "guided_regex",
-                          "guided_choice",
-                          "guided_grammar"}));
+                          "truncate_prompt_tokens"}));
+  TANDEM_TRY(
+      body.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar"}, kNoGrammar));
   if (const auto format = body.take("response_format")) {
     TANDEM_TRY(const json::Field type, format->at("type"));
     TANDEM_TRY(const std::string_view name, type.as_string());
-    if (name != "text") return type.mismatch("\"text\", the only one that this server supports");
+    if (name != "text")
+      return type.mismatch("\"text\", the only one while --grammar-backend is none");
   }
   if (const auto modalities = body.take("modalities")) {
     TANDEM_TRY(const auto names, modalities->as_strings());

@@ -47,8 +47,8 @@ struct ParseOutcome {
 /// All errors are reported together, one "<program>: error: ..." line each, with exit code 2.
 /// argv[0] is skipped.
 ///
-/// --help, --help-all, --version, --explain and --dump-config are answered here (kExit). With
-/// --dump-config and
+/// --help, --help-all, --version, --explain, --dump-config and the --print-... commands are
+/// answered here (kExit). With --dump-config and
 /// --dry-run together the outcome is kRun with the JSON in `out`: print it, then do the dry run.
 /// Threads: pure apart from reading the file. Time is linear in argv and file (1 MiB at most).
 ParseOutcome parse(Program program,
@@ -75,11 +75,24 @@ std::vector<std::string> worker_argv(const Arguments& args, DisaggregationMode m
 /// The text of --help (`all` false) or --help-all.
 std::string help_text(Program program, bool all);
 
+/// A completion script. It offers what works; a router also offers what it forwards.
+std::string completion_script(Program program, Shell shell);
+
+/// The manual page in troff.
+std::string man_page(Program program, std::string_view version);
+
+/// JSON Schema 2020-12 of the program's config file.
+std::string json_schema(Program program);
+
 /// docs/arguments.md.
 std::string docs_markdown();
 
-/// {"total":..,"works":..,"needs_hardware":..,"not_built":..,"deprecated":.., "tiers": {...}} over
-/// the schema entries.
+/// One JSON array of all arguments: name, status, whether it is ours, its test in tests/arguments.
+std::string list_json();
+
+/// {"total":..,"works":..,"needs_hardware":..,"not_built":..,"deprecated":.., "scopes": {...},
+/// "tiers": {...}, "ours": {...}}: the schema's entries, the same per scope and per tier, and our
+/// own.
 std::string totals_json();
 
 /// The value's text in the spelling of the command line, for logs: "auto", "bfloat16",
@@ -91,5 +104,7 @@ std::string_view to_string(LogLevel value);
 std::string_view to_string(SchedulePolicy value);
 std::string_view to_string(RoutingPolicy value);
 std::string_view to_string(AttentionBackend value);
+std::string_view to_string(TransferBackend value);
+std::string_view to_string(LoadFormat value);
 
 }  // namespace tandem::args

@@ -155,6 +155,20 @@ TEST(CommandLine, ErrorsAreOneSentence) {
        kP,
        {"--json-model-override-args", "[1]"},
        "argument --json-model-override-args: not a JSON object: found array at offset 0"},
+      {"JSON with a key twice",
+       kP,
+       {"--json-model-override-args", R"({"a": {"b": 1, "b": 2}})"},
+       "argument --json-model-override-args: not valid JSON: the key b is given twice"},
+      {"part of a second",
+       kP,
+       {"--shutdown-grace-period-secs", "1.5s"},
+       "argument --shutdown-grace-period-secs: invalid int value: '1.5s' (expected an integer >= 0 "
+       "and <= 86400, plain seconds or with a unit (30s, 5m, 2h))"},
+      {"a unit beyond 64 bits",
+       kP,
+       {"--max-body-bytes", "9223372036854775807TiB"},
+       "argument --max-body-bytes: 9223372036854775807TiB is out of range, expected >= 1024 and "
+       "<= 4294967296"},
       {"control characters are not printed",
        kP,
        {"--dtype", "a\x1b[31m\n"},
@@ -284,7 +298,7 @@ TEST(CommandLine, PrefillTakesAnOptionalBootstrapPort) {
                                     "http://e:5"});
   ASSERT_TRUE(runs(outcome)) << outcome.err;
   const std::vector<PrefillUrl> want = {{"http://a:1", std::uint16_t{8998}},
-                                        {"http://b:2", std::nullopt},
+                                        {"http://b:2", std::nullopt, true},
                                         {"http://c:3", std::nullopt}};
   EXPECT_EQ(outcome.args.router.prefill, want);
   EXPECT_EQ(outcome.args.router.decode, (std::vector<std::string>{"http://d:4", "http://e:5"}));
@@ -333,6 +347,11 @@ TEST(CommandLine, HugeArgvEndsInOneSentence) {
               HasSubstr("20001 words; at most 16384"));
   EXPECT_THAT(run(kP, {"--model-path", std::string((1U << 20U) + 1, 'x')}).err,
               HasSubstr("longer than 1 MiB"));
+  const std::string huge(100U << 20U, '7');
+  EXPECT_THAT(run(kP, {"--port", huge}).err, HasSubstr("longer than 1 MiB"));
+  EXPECT_EQ(run(kP, {"--model-path", "/m"}, machine({{"TP_SIZE", huge}})).err,
+            "prefill-server: error: argument --tensor-parallel-size: environment variable TP_SIZE "
+            "is longer than 1 MiB\n");
   EXPECT_THAT(run(kP, {"--" + std::string(1U << 20U, 'x')}).err,
               Not(HasSubstr(std::string(200, 'x'))));
   EXPECT_THAT(run(kP, {"--json-model-override-args", std::string(500000, '[')}).err,

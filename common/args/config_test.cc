@@ -52,8 +52,7 @@ TEST(ConfigFile, CommandLineBeatsFileBeatsVariableBeatsDefault) {
 TEST(ConfigFile, VariablesAreChecked) {
   EXPECT_EQ(run(kP, {"--model-path", "/m"}, machine({{"TP_SIZE", "two"}})).err,
             "prefill-server: error: argument --tensor-parallel-size: invalid int value: 'two' "
-            "(environment variable "
-            "TP_SIZE)\n");
+            "(expected an integer >= 1 and <= 1024) (environment variable TP_SIZE)\n");
   EXPECT_EQ(run(kP, {"--model-path", "/m"}, machine({{"LOG_LEVEL", "\xff"}})).exit_code, 2);
   // A variable of something that is not built yet is not a reason to stop, and not silent either.
   const ParseOutcome outcome = run(kP, {"--model-path", "/m"}, machine({{"REUSE_CACHE", "1"}}));
@@ -158,6 +157,9 @@ TEST(ConfigFile, ValuesOfEveryShape) {
        "prefill",
        R"([["http://a:1", 8998], ["http://b:2", null]])"},
       {"unit", kP, "max-body-bytes: 4GB", "max_body_bytes", "4000000000"},
+      {"part of a unit", kP, "max-body-bytes: 1.5MiB", "max_body_bytes", "1572864"},
+      {"unit of Kubernetes", kP, "max-body-bytes: 512Ki", "max_body_bytes", "524288"},
+      {"smaller unit", kP, "shutdown-grace-period-secs: 3000ms", "shutdown_grace_period_secs", "3"},
       {"alias", kP, "tp: 1", "tp_size", "1"},
       {"anchor and alias",
        kP,
@@ -191,7 +193,10 @@ TEST(ConfigFile, ErrorsNameFileLineAndColumn) {
       {"unknown key",
        "port: 1\nprot: 2\n",
        "c.yaml:2:1: unrecognized argument: prot (did you mean --port?)"},
-      {"bad value", "\n  port: many\n", "argument --port: invalid int value: 'many' (c.yaml:2:9)"},
+      {"bad value",
+       "\n  port: many\n",
+       "argument --port: invalid int value: 'many' (expected an integer >= 0 and <= 65535) "
+       "(c.yaml:2:9)"},
       {"not built",
        "modelopt-quant: fp8",
        "--modelopt-quant is known, but not built yet (c.yaml:1:17)"},
@@ -201,6 +206,9 @@ TEST(ConfigFile, ErrorsNameFileLineAndColumn) {
       {"same key twice",
        "port: 1\nport: 1\n",
        "argument --port: given twice, at c.yaml:1:1 and at c.yaml:2:1"},
+      {"a key twice below the root",
+       "json-model-override-args:\n  a: 1\n  b: {c: 1, c: 2}\n",
+       "config c.yaml:3:13: the key c is given twice, first at 3:7"},
       {"list for one value",
        "port: [1, 2]",
        "argument --port: expected one value, found a list of 2 (c.yaml:1:7)"},
@@ -252,6 +260,8 @@ TEST(ConfigFile, UnreadableFiles) {
   const std::string good = folder.write("c.yaml", "port: 1");
   const std::string large = folder.write("large.yaml", "# " + std::string(2U << 20U, 'x'));
   std::filesystem::create_directory(folder.path("d.yaml"));
+  const std::string huge = folder.write("huge.yaml", "port: 1\nhost: ");
+  std::filesystem::resize_file(huge, 100U << 20U);  // sparse
 
   struct Row {
     std::vector<std::string> words;
@@ -265,6 +275,7 @@ TEST(ConfigFile, UnreadableFiles) {
       {{"--config", folder.path("d.yaml")},
        "config " + folder.path("d.yaml") + ": not a regular file"},
       {{"--config", large}, "config " + large + ": larger than 1 MiB"},
+      {{"--config", huge}, "config " + huge + ": larger than 1 MiB"},
       {{"--config", good, "--config", good}, "argument --config: given more than once"},
       {{"--config"}, "argument --config: expected one argument"},
   };

@@ -23,7 +23,9 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "model-loading",
          .common = true,
+         .path = true,
          .help = "Folder in the Hugging Face layout: config.json, safetensors, tokenizer files."});
   visit(o.tokenizer_path,
         {.name = "tokenizer-path",
@@ -32,6 +34,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "tokenizer",
+         .path = true,
          .help = "Folder of the tokenizer files when they are not beside the weights."});
   visit(o.load_format,
         {.name = "load-format",
@@ -41,8 +45,9 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kModel,
          .tier = 1,
-         .help =
-             "How weights are stored. auto takes safetensors files; safetensors insists on them."});
+         .scope = "model-loading",
+         .help = "How weights are stored. auto and safetensors take safetensors files; dummy needs "
+                 "none and draws weights from --random-seed."});
   visit(o.context_length,
         {.name = "context-length",
          .range = kAtLeastOne,
@@ -50,6 +55,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kModel,
          .tier = 1,
+         .scope = "args",
          .common = true,
          .spawn_only = true,
          .help = "Most tokens of a request, prompt and answer together. More than the model "
@@ -61,17 +67,21 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kNumbers,
          .tier = 1,
+         .scope = "model-loading",
          .common = true,
          .help = "Precision of weights and activations. half is float16, float is float32."});
   visit(o.quantization,
         {.name = "quantization",
          .choices = "awq,fp8,gptq,marlin,gptq_marlin,awq_marlin,bitsandbytes,gguf,modelopt,"
                     "modelopt_fp4,petit_nvfp4,w8a8_int8,w8a8_fp8,moe_wna16,qoq,w4afp8,mxfp4",
+         .needs_cuda = "marlin,gptq_marlin,awq_marlin,modelopt_fp4,w4afp8",
+         .needs_vendor = "petit_nvfp4",
          .default_json = "null",
          .default_note = "weights as the checkpoint has them, in --dtype",
          .services = kEngine,
          .section = kNumbers,
          .tier = 2,
+         .scope = "quantization",
          .help = "Quantizes a float checkpoint while loading. w8a8_int8: linear layers and head in "
                  "8 bit per output, their inputs in 8 bit per token. Embeddings stay float. "
                  "Prefill and decode must agree."});
@@ -84,6 +94,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kDebug,
          .tier = 2,
+         .scope = "quantization",
          .help = "Quantizes weights while loading, inputs stay float. int8wo: 8 bit per output. "
                  "int4wo-128: 4 bit in groups of 128, the head in 8 bit. Embeddings stay float. "
                  "Excludes --quantization; prefill and decode must agree."});
@@ -93,6 +104,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = "Model override args",
          .tier = 1,
+         .scope = "model-loading",
          .spawn_only = true,
          .help = "JSON object laid over config.json before the model is built."});
   visit(o.chat_template,
@@ -101,6 +113,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .services = kServing,
          .section = "API related",
          .tier = 1,
+         .scope = "tokenizer",
+         .path = true,
          .help = "Built-in template name, or path of a .jinja or .json template file."});
 }
 
@@ -115,6 +129,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kRuntime,
          .tier = 1,
+         .scope = "args",
          .help = "Hardware that runs the model. This build has kernels for the CPU."});
   visit(o.attention_backend,
         {.name = "attention-backend",
@@ -130,6 +145,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "attention-kernels",
          .help = "CPU attention kernels: intel_amx (without AMX it falls back to torch_native with "
                  "a warning) or "
                  "torch_native (runs everywhere)."});
@@ -144,6 +160,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "sampling",
          .help = "Sampler. The exact one is pytorch; the others are missing here and fall back to "
                  "it with a note."});
   visit(o.grammar_backend,
@@ -154,6 +171,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kKernels,
          .tier = 1,
+         .scope = "grammar",
          .help = "Engine for constrained output. none refuses constrained requests."});
   visit(
       o.random_seed,
@@ -164,6 +182,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
        .services = kEngine,
        .section = kRuntime,
        .tier = 1,
+       .scope = "sampling",
        .help = "Seed for requests that bring none. The value in force is logged, so that a run can "
                "be repeated."});
   visit(o.disable_overlap_schedule,
@@ -171,6 +190,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kDebug,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Schedule, compute and post-process strictly one after another. This "
                  "engine always does; the flag is reported as a no-op."});
   visit(o.compute_threads,
@@ -198,6 +218,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .common = true,
          .help = "Most requests that run together in one worker; others wait."});
   visit(o.chunked_prefill_size,
@@ -210,6 +231,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .common = true,
          .help = "Prompt tokens computed in one step; longer prompts are split. -1 never splits. A "
                  "multiple of "
@@ -220,6 +242,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Prompt tokens of all requests in one step. The larger of this and the "
                  "context length is in force."});
   visit(o.schedule_policy,
@@ -228,6 +251,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "scheduler",
          .help = "Order of waiting requests: fcfs by arrival, lpm by longest cached prefix."});
   visit(o.schedule_conservativeness,
         {.name = "schedule-conservativeness",
@@ -235,6 +259,7 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 2,
+         .scope = "scheduler",
          .help = "Share of each running request's remaining tokens that admission sets aside, "
                  "times 0.7 and at "
                  "most 1. Larger admits later and retracts less."});
@@ -249,6 +274,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .common = true,
          .help = "Part of the memory this process may use that holds weights and KV pool."});
   visit(o.max_total_tokens,
@@ -258,6 +284,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .common = true,
          .help = "Tokens in the KV pool; never more than memory allows."});
   visit(o.page_size,
@@ -266,6 +293,7 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kMemory,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "Tokens in one page of the KV pool."});
   visit(o.kv_cache_dtype,
         {.name = "kv-cache-dtype",
@@ -273,12 +301,14 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kNumbers,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "Storage type of keys and values. auto is the model's own."});
   visit(o.disable_radix_cache,
         {.name = "disable-radix-cache",
          .services = kEngine,
          .section = kDebug,
          .tier = 1,
+         .scope = "kv-cache",
          .help = "No reuse of shared prompt prefixes; pages are freed with the request."});
 }
 

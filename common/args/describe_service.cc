@@ -22,6 +22,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kHttp,
          .tier = 1,
+         .scope = "http",
          .common = true,
          .keep = true,
          .help = "Address to listen on: IPv4, IPv6 or a name; 0.0.0.0 is every interface."});
@@ -31,6 +32,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kHttp,
          .tier = 1,
+         .scope = "http",
          .common = true,
          .keep = true,
          .help =
@@ -48,6 +50,7 @@ void describe(ServerOptions& o, Describe& visit) {
       {.name = "port-file",
        .services = kEverywhere,
        .section = kHttp,
+       .path = true,
        .keep = true,
        .help = "File that receives the ports in use as one JSON object once the program listens."});
   visit(o.api_key,
@@ -55,6 +58,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kServing,
          .section = kApi,
          .tier = 1,
+         .scope = "http",
          .secret = true,
          .keep = true,
          .help = "Key that clients must send as 'Authorization: Bearer <key>'; health checks stay "
@@ -66,6 +70,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kServing,
          .section = kApi,
          .tier = 1,
+         .scope = "http",
          .common = true,
          .help = "Name of the model in /v1/models, in requests and in answers."});
   visit(o.enable_cache_report,
@@ -73,6 +78,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kServing,
          .section = kApi,
          .tier = 1,
+         .scope = "http",
          .help = "Report prompt tokens that came from the prefix cache in usage."});
   visit(o.stream_interval,
         {.name = "stream-interval",
@@ -80,6 +86,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kEngine,
          .section = "Runtime options",
          .tier = 1,
+         .scope = "http",
          .help = "Tokens between two streamed events; the first and last are always sent."});
   visit(o.max_body_bytes,
         {.name = "max-body-bytes",
@@ -99,7 +106,7 @@ void describe(ServerOptions& o, Describe& visit) {
   visit(o.shutdown_grace_period_secs,
         {.name = "shutdown-grace-period-secs",
          .range = {.min = 0, .max = 86400},
-         .services = kEverywhere,
+         .services = kServing,
          .section = kHttp,
          .unit = Unit::kSeconds,
          .keep = true,
@@ -116,8 +123,10 @@ void describe(ParallelOptions& o, Describe& visit) {
          .section = "Runtime options",
          .env = "TP_SIZE",
          .tier = 1,
+         .scope = "parallel",
          .common = true,
          .spawn_only = true,
+         .trivial_only = true,
          .help = "Ranks that share one copy of the model. This build runs 1."});
   visit(o.dp_size,
         {.name = "data-parallel-size",
@@ -128,6 +137,7 @@ void describe(ParallelOptions& o, Describe& visit) {
          .section = kReplicas,
          .env = "DP_SIZE",
          .tier = 1,
+         .scope = "dp-balance",
          .common = true,
          .spawn_only = true,
          .keep = true,
@@ -138,6 +148,7 @@ void describe(ParallelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kReplicas,
          .tier = 1,
+         .scope = "dp-balance",
          .spawn_only = true,
          .keep = true,
          .help = "How requests are spread over the copies: in turn, or to the fewest waiting and "
@@ -147,8 +158,10 @@ void describe(ParallelOptions& o, Describe& visit) {
          .services = kServing,
          .section = kReplicas,
          .tier = 1,
+         .scope = "dp-balance",
          .spawn_only = true,
          .keep = true,
+         .trivial_only = true,
          .help = "Prefill copies are chosen by bootstrap room modulo their number. With one copy: "
                  "no-op, reported."});
 }
@@ -160,6 +173,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
          .services = kWorkers,
          .section = kPd,
          .tier = 1,
+         .scope = "pd-disaggregation",
          .common = true,
          .keep = true,
          .help = "Role: prefill computes prompts and sends KV, decode receives it and generates, "
@@ -172,6 +186,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
          .services = kWorkers,
          .section = kPd,
          .tier = 1,
+         .scope = "pd-disaggregation",
          .pd_only = true,
          .help = "Transport of KV. mooncake, nixl and ucx all select UCX; both sides must agree."});
   visit(o.bootstrap_port,
@@ -180,6 +195,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kPd,
          .tier = 1,
+         .scope = "pd-disaggregation",
          .common = true,
          .keep = true,
          .pd_only = true,
@@ -191,6 +207,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
        .services = kDecode,
        .section = kPd,
        .tier = 1,
+       .scope = "pd-disaggregation",
        .pd_only = true,
        .help =
            "KV slots kept free for each running or arriving request when a new one is admitted."});
@@ -227,6 +244,7 @@ void describe(ObservabilityOptions& o, Describe& visit) {
          .section = kLogging,
          .env = "LOG_LEVEL",
          .tier = 1,
+         .scope = "observability",
          .common = true,
          .ignore_case = true,
          .help = "Least severity that is written."});
@@ -235,12 +253,14 @@ void describe(ObservabilityOptions& o, Describe& visit) {
          .services = kServing,
          .section = kLogging,
          .tier = 1,
+         .scope = "observability",
          .help = "One log line for each request and one for its end."});
   visit(o.enable_metrics,
         {.name = "enable-metrics",
          .services = kEverywhere,
          .section = kLogging,
          .tier = 1,
+         .scope = "observability",
          .common = true,
          .help = "Serve Prometheus metrics at /metrics."});
   visit(o.decode_log_interval,
@@ -249,7 +269,16 @@ void describe(ObservabilityOptions& o, Describe& visit) {
          .services = kEngine,
          .section = kLogging,
          .tier = 1,
+         .scope = "observability",
          .help = "Decode steps between two status lines in the log."});
+  visit(o.failure_points,
+        {.name = "failure-points",
+         .services = kEverywhere,
+         .section = "Optimization/debug options",
+         .env = "TANDEM_FAILPOINTS",
+         .keep = true,
+         .help = "For tests: places that fail on purpose, name=action[;name=action], with action "
+                 "error, sleep(MS), abort, hang, N*action or N+action. Said in the log."});
 }
 
 void describe(CommandOptions& o, Describe& visit) {
@@ -259,7 +288,9 @@ void describe(CommandOptions& o, Describe& visit) {
        .services = kEverywhere,
        .section = "Configuration file support",
        .tier = 1,
+       .scope = "args",
        .common = true,
+       .path = true,
        .command = true,
        .help =
            "YAML file of long flag names and values. The command line beats it. One file may serve "
@@ -271,6 +302,7 @@ void describe(CommandOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kUsage,
          .tier = 1,
+         .scope = "args",
          .common = true,
          .command = true,
          .help = "Print the arguments of this program and exit."});
@@ -306,7 +338,27 @@ void describe(CommandOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kUsage,
          .command = true,
-         .help = "Print value, origin and meaning of one argument and exit."});
+         .help = "Print value, origin, allowed values and effect of one argument and exit."});
+  visit(o.print_completion,
+        {.name = "print-completion",
+         .choices = "bash,zsh",
+         .default_json = "null",
+         .services = kEverywhere,
+         .section = kUsage,
+         .command = true,
+         .help = "Print a script that completes this program's arguments in a shell and exit."});
+  visit(o.print_man,
+        {.name = "print-man",
+         .services = kEverywhere,
+         .section = kUsage,
+         .command = true,
+         .help = "Print the manual page (troff) and exit: --print-man | man -l -"});
+  visit(o.print_json_schema,
+        {.name = "print-json-schema",
+         .services = kEverywhere,
+         .section = kUsage,
+         .command = true,
+         .help = "Print the JSON Schema of this program's config file and exit."});
 }
 
 }  // namespace tandem::args

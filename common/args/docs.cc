@@ -19,8 +19,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string status_of(const Entry& entry) {
-  if (entry.ours()) return entry.built() ? "works (ours)" : "not built yet (ours)";
-  return entry.built() ? "works" : "not built yet";
+  return std::string(readiness_name(readiness(entry))) + (entry.ours() ? " (ours)" : "");
 }
 
 std::string names_of(const Entry& entry) {
@@ -45,7 +44,7 @@ std::string services_cell(Services services) {
 
 std::string default_cell(const Entry& entry) {
   const bool unset = entry.default_json == "null";
-  std::string text = unset ? "" : "`" + entry.default_json + "`";
+  std::string text = unset ? "" : "`" + std::string(entry.default_json) + "`";
   if (!entry.spec.default_note.empty())
     text += (unset ? "" : ", ") + escaped(entry.spec.default_note);
   return text.empty() ? "unset" : text;
@@ -63,19 +62,32 @@ std::string line(const Entry& entry) {
   }
   return "| " + names_of(entry) + " | " + status_of(entry) + " | " +
          services_cell(entry.spec.services) + " | " + escaped(entry.type) + " | " +
-         default_cell(entry) + " | " + what + " |\n";
+         default_cell(entry) + " | " + what + " | " +
+         (entry.built() ? "`" + effect_test(entry) + "`" : "") + " |\n";
 }
 
-struct Count {
-  int works = 0;
-  int not_built = 0;
-};
+using Count = std::map<Readiness, int>;
 
 std::string count_json(const Count& count) {
-  return "{\"total\":" + std::to_string(count.works + count.not_built) +
-         ",\"works\":" + std::to_string(count.works) +
-         ",\"needs_hardware\":0,\"not_built\":" + std::to_string(count.not_built) +
-         ",\"deprecated\":0}";
+  int total = 0;
+  std::string text;
+  for (const auto& [readiness, key] : {std::pair{Readiness::kWorks, "works"},
+                                       {Readiness::kNeedsHardware, "needs_hardware"},
+                                       {Readiness::kNotBuilt, "not_built"},
+                                       {Readiness::kDeprecated, "deprecated"}}) {
+    const auto found = count.find(readiness);
+    const int n = found == count.end() ? 0 : found->second;
+    total += n;
+    text += std::string(",\"") + key + "\":" + std::to_string(n);
+  }
+  return "{\"total\":" + std::to_string(total) + text + "}";
+}
+
+std::string counts_json(const std::map<std::string, Count>& counts) {
+  std::string text = "{";
+  for (const auto& [name, count] : counts)
+    text += (text.size() > 1 ? ",\"" : "\"") + name + "\":" + count_json(count);
+  return text + "}";
 }
 
 }  // namespace
@@ -98,16 +110,21 @@ std::string docs_markdown() {
       "`--disaggregation-mode null`, B bootstrap-server. A router that starts its own workers "
       "takes every engine flag "
       "and forwards it.\n\n"
-      "*works*: the flag does what its line says. *not built yet*: the program knows the flag and "
-      "stops when it is "
-      "given. *ours*: not part of the shared schema. `-` and `_` are interchangeable, in flags and "
+      "*works*: the test of the last column, in `tests/arguments`, sees the effect, and fails when "
+      "the effect is "
+      "taken away. *needs hardware*: without it every choice but one is refused, or falls back and "
+      "says so; the test "
+      "sees that. *not built yet*: the program knows the flag and stops when it is given (one that "
+      "has a test takes "
+      "values that change nothing). *deprecated*: works as another one, with a warning. *ours*: "
+      "not part of the shared schema. `-` and `_` are interchangeable, in flags and "
       "in YAML keys; the "
       "command line beats the `--config` file, which beats environment variables, which beat "
       "defaults.\n";
   for (std::string_view section : sections) {
     text += "\n## " + std::string(section) +
-            "\n\n| argument | status | taken by | type | default | effect |\n| --- | --- | --- | "
-            "--- | --- | --- |\n";
+            "\n\n| argument | status | taken by | type | default | effect | test |\n| --- | --- | "
+            "--- | --- | --- | --- | --- |\n";
     for (const Entry& entry : registry.entries()) {
       if (entry.spec.section == section) text += line(entry);
     }
@@ -120,20 +137,19 @@ std::string totals_json() {
   const Registry registry(args);
   Count all;
   Count ours;
-  std::map<int, Count> tiers;
+  std::map<std::string, Count> tiers;
+  std::map<std::string, Count> scopes;
+  const auto add = [](Count& count, const Entry& entry) { ++count[readiness(entry)]; };
   for (const Entry& entry : registry.entries()) {
-    for (Count* count :
-         {entry.ours() ? &ours : &all, entry.ours() ? nullptr : &tiers[entry.spec.tier]}) {
-      if (count != nullptr) ++(entry.built() ? count->works : count->not_built);
-    }
+    add(entry.ours() ? ours : all, entry);
+    if (entry.ours()) continue;
+    add(tiers[std::to_string(entry.spec.tier)], entry);
+    add(scopes[std::string(entry.spec.scope)], entry);
   }
   std::string text = count_json(all);
   text.pop_back();
-  text += ",\"tiers\":{";
-  for (const auto& [tier, count] : tiers) {
-    text += (text.back() == '{' ? "\"" : ",\"") + std::to_string(tier) + "\":" + count_json(count);
-  }
-  return text + "},\"ours\":" + count_json(ours) + "}";
+  return text + ",\"scopes\":" + counts_json(scopes) + ",\"tiers\":" + counts_json(tiers) +
+         ",\"ours\":" + count_json(ours) + "}";
 }
 
 }  // namespace tandem::args

@@ -14,7 +14,9 @@ std::string value_json(const Arguments& args, const Entry& entry) {
   if (!entry.built()) {
     // A default that is not in force is no value (the RTP-LLM dialect's, and whatever is on by
     // default there).
-    return entry.spec.explicit_only || entry.default_json == "true" ? "null" : entry.default_json;
+    return entry.spec.explicit_only || entry.default_json == "true"
+               ? "null"
+               : std::string(entry.default_json);
   }
   if (untouched && entry.default_json == "null") return "null";
   const std::string json = entry.ops->json(entry.field);
@@ -37,7 +39,7 @@ std::string dump_json(const Arguments& args, const std::map<std::string, std::st
   std::string sources;
   for (const Entry& entry : registry.entries()) {
     if (!is_dumped(args, entry)) continue;
-    const auto known = computed.find(entry.dest);
+    const auto known = computed.find(std::string(entry.dest));
     const bool filled = known != computed.end();
     Origin origin = args.origin(entry.dest);
     if (filled && !args.is_explicit(entry.dest)) origin = Origin::kComputed;

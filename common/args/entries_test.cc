@@ -8,8 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tandem::args {
@@ -25,7 +27,7 @@ std::string dest_of(const std::string& name) {
   Arguments args;
   const Registry registry(args);
   const Entry* entry = registry.find(name);
-  return entry == nullptr ? "?" : entry->dest;
+  return entry == nullptr ? "?" : std::string(entry->dest);
 }
 
 std::vector<std::string> aliases_of(const std::string& name) {
@@ -153,16 +155,53 @@ TEST(Entries, ModelPath) {
             "decode-server: error: argument --model-path: empty value\n");
 }
 
-TEST(Entries, EveryFieldHasARow) {
-  std::set<std::string> tested = {
-      "model-path", "config", "help", "help-all", "version", "dump-config", "dry-run", "explain"};
-  for (const Row& row : rows())
-    tested.insert(row.name);
+/// A program that takes the entry, and the words without which it would refuse it.
+std::pair<Program, std::vector<std::string>> home_of(const Entry& entry) {
+  for (const Program program : kAllPrograms) {
+    if ((entry.spec.services & services_of(program) & ~kUnified) == 0) continue;
+    std::vector<std::string> words = minimum(program);
+    if (program == kP) words.insert(words.end(), {"--disaggregation-mode", "prefill"});
+    if (program == kD) words.insert(words.end(), {"--disaggregation-mode", "decode"});
+    return {program, words};
+  }
+  return {kP, minimum(kP)};
+}
+
+/// What the description alone says is wrong; "" when it refuses nothing.
+std::string bad_value_of(const Entry& entry) {
+  if (!entry.spec.choices.empty()) return "no-such-choice";
+  if (entry.type == "json") return "[]";
+  if (entry.type == "int" || entry.type == "float") return "1x";
+  return "";
+}
+
+// An argument needs no row above to be tested: what its description says is held against what it
+// does. Rows add a chosen value and the exact sentence.
+TEST(Entries, DescriptionsHoldWithoutARow) {
   Arguments args;
   const Registry registry(args);
   for (const Entry& entry : registry.entries()) {
-    if (!entry.built()) continue;
-    EXPECT_EQ(tested.count(std::string(entry.spec.name)), 1U) << entry.spec.name;
+    if (!entry.built() || entry.spec.command) continue;
+    SCOPED_TRACE(entry.spec.name);
+    const auto [program, words] = home_of(entry);
+    const std::string bad = bad_value_of(entry);
+    if (!bad.empty()) {
+      const ParseOutcome outcome = run(program, with(words, {entry.flag() + "=" + bad}));
+      EXPECT_NE(outcome.err.find("argument " + entry.flag() + ": "), std::string::npos)
+          << outcome.err;
+      EXPECT_EQ(outcome.exit_code, 2);
+    }
+    for (const double outside : {entry.spec.range.min - 1, entry.spec.range.max + 1}) {
+      if (!std::isfinite(outside) || outside == entry.spec.range.also_allowed) continue;
+      const ParseOutcome outcome =
+          run(program, with(words, {entry.flag() + "=" + number_text(outside)}));
+      EXPECT_NE(outcome.err.find("argument " + entry.flag() + ": " + number_text(outside)),
+                std::string::npos)
+          << outcome.err;
+    }
+    // A choice is usable or refused in a sentence; at least one is usable.
+    const std::string usable = entry.ops->usable(entry.spec);
+    EXPECT_EQ(usable.empty(), entry.spec.choices.empty());
   }
 }
 
@@ -179,7 +218,7 @@ TEST(Entries, NamesAreUniqueAndHelpFits) {
       if (key == normalized(entry.spec.name)) continue;  // eplb_mode and eplb-mode are one spelling
       EXPECT_TRUE(names.insert(key).second) << alias;
     }
-    EXPECT_TRUE(dests.insert(entry.dest).second);
+    EXPECT_TRUE(dests.emplace(entry.dest).second);
     EXPECT_NE(entry.spec.services, 0);
     EXPECT_FALSE(entry.spec.help.empty());
     EXPECT_TRUE(nlohmann::json::accept(entry.default_json)) << entry.default_json;

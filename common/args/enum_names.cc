@@ -32,4 +32,12 @@ std::string_view to_string(AttentionBackend value) {
   return enum_text(value);
 }
 
+std::string_view to_string(TransferBackend value) {
+  return enum_text(value);
+}
+
+std::string_view to_string(LoadFormat value) {
+  return enum_text(value);
+}
+
 }  // namespace tandem::args

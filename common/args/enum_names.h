@@ -28,7 +28,8 @@ TANDEM_ARGS_NAMES(TransferBackend,
                   {"ucx", TransferBackend::kUcx});
 TANDEM_ARGS_NAMES(LoadFormat,
                   {"auto", LoadFormat::kAuto},
-                  {"safetensors", LoadFormat::kSafetensors});
+                  {"safetensors", LoadFormat::kSafetensors},
+                  {"dummy", LoadFormat::kDummy});
 TANDEM_ARGS_NAMES(DType,
                   {"auto", DType::kAuto},
                   {"float16", DType::kFloat16},
@@ -69,6 +70,15 @@ TANDEM_ARGS_NAMES(RoutingPolicy,
                   {"random", RoutingPolicy::kRandom},
                   {"round_robin", RoutingPolicy::kRoundRobin},
                   {"least_load", RoutingPolicy::kLeastLoad});
+
+TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
+
+/// Every enum above that is a field by itself, for field_ops<>().
+#define TANDEM_ARGS_ENUMS(each)                                                                   \
+  each(DisaggregationMode) each(TransferBackend) each(LoadFormat) each(DType) each(TorchaoConfig) \
+      each(KvCacheDType) each(Device) each(AttentionBackend) each(SamplingBackend)                \
+          each(GrammarBackend) each(KernelFamily) each(SchedulePolicy) each(LoadBalanceMethod)    \
+              each(LogLevel) each(RoutingPolicy) each(Shell)
 
 template <class E>
 std::string_view enum_text(E value) {

@@ -2,6 +2,7 @@
 
 #include "common/args/enum_names.h"
 #include "common/args/options.h"
+#include "common/args/render.h"
 #include "common/args/spec.h"
 #include "common/args/text.h"
 
@@ -10,10 +11,14 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace tandem::args {
 namespace {
@@ -96,7 +101,12 @@ Status set_enum(E& field, const std::string& raw, const Spec& spec) {
 template <class T>
 Status set_number(T& field, const std::string& word, const Spec& spec) {
   constexpr bool kFloat = std::is_floating_point_v<T>;
-  TANDEM_TRY(const Number number, kFloat ? parse_float(word) : parse_integer(word, spec.unit));
+  const Result<Number> parsed = kFloat ? parse_float(word) : parse_integer(word, spec.unit);
+  if (!parsed.ok()) {
+    return invalid_argument(std::string(parsed.status().message()) + " (expected " +
+                            number_words(spec, kFloat) + ")");
+  }
+  const Number& number = parsed.value();
   TANDEM_TRY(check_range(number, word, spec));
   if constexpr (kFloat) {
     field = number.real;
@@ -111,11 +121,34 @@ Status set_number(T& field, const std::string& word, const Spec& spec) {
   return {};
 }
 
+/// Tells a key that stands twice in one object: the reader would keep the last one silently.
+class TwinKeys {
+ public:
+  bool operator()(int /*depth*/, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end && !open_.empty()) open_.pop_back();
+    if (event == Event::key && twin_.empty() && !open_.empty()) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_.back().insert(key).second) twin_ = key.empty() ? "''" : key;
+    }
+    return true;
+  }
+
+  [[nodiscard]] const std::string& twin() const { return twin_; }
+
+ private:
+  std::vector<std::set<std::string>> open_;
+  std::string twin_;
+};
+
 Status set_json(std::string& field, const std::string& word) {
-  std::string reason;
   TANDEM_TRY(check_json_depth(word));
   try {
-    const nlohmann::json value = nlohmann::json::parse(word);
+    TwinKeys keys;
+    const nlohmann::json value = nlohmann::json::parse(word, std::ref(keys));
+    if (!keys.twin().empty())
+      return invalid_argument("not valid JSON: the key " + shown(keys.twin()) + " is given twice");
     if (!value.is_object()) {
       return invalid_argument("not a JSON object: found " + std::string(value.type_name()) +
                               " at offset 0");
@@ -251,7 +284,8 @@ struct Shape<std::vector<PrefillUrl>> {
     for (const Words& words : occurrences) {
       PrefillUrl& each = urls.emplace_back();
       TANDEM_TRY(set_url(each.url, words.front()));
-      if (words.size() < 2 || lower(words[1]) == "none") continue;
+      each.no_bootstrap = words.size() > 1 && lower(words[1]) == "none";
+      if (words.size() < 2 || each.no_bootstrap) continue;
       Spec port;
       port.range = {.min = 1, .max = 65535};
       std::uint16_t value = 0;
@@ -288,6 +322,16 @@ std::string usable_erased(const Spec& spec) {
 }
 
 template <class T>
+std::string names_erased() {
+  std::string text;
+  if constexpr (std::is_enum_v<T>) {
+    for (const auto& [name, value] : Names<T>::kList)
+      text += (text.empty() ? "" : ",") + std::string(name);
+  }
+  return text;
+}
+
+template <class T>
 std::string json_erased(const void* field) {
   return Shape<T>::json(*static_cast<const T*>(field));
 }
@@ -297,7 +341,7 @@ std::string json_erased(const void* field) {
 template <class T>
 const FieldOps& field_ops() {
   static constexpr FieldOps kOps = {
-      Shape<T>::kType, &set_erased<T>, &usable_erased<T>, &json_erased<T>};
+      Shape<T>::kType, &set_erased<T>, &usable_erased<T>, &names_erased<T>, &json_erased<T>};
   return kOps;
 }
 
@@ -315,21 +359,10 @@ template const FieldOps& field_ops<std::optional<std::uint64_t>>();
 template const FieldOps& field_ops<std::optional<std::string>>();
 template const FieldOps& field_ops<std::vector<std::string>>();
 template const FieldOps& field_ops<std::vector<PrefillUrl>>();
-template const FieldOps& field_ops<DisaggregationMode>();
-template const FieldOps& field_ops<TransferBackend>();
-template const FieldOps& field_ops<LoadFormat>();
-template const FieldOps& field_ops<DType>();
 template const FieldOps& field_ops<std::optional<Quantization>>();
-template const FieldOps& field_ops<TorchaoConfig>();
-template const FieldOps& field_ops<KvCacheDType>();
-template const FieldOps& field_ops<Device>();
-template const FieldOps& field_ops<AttentionBackend>();
-template const FieldOps& field_ops<SamplingBackend>();
-template const FieldOps& field_ops<GrammarBackend>();
-template const FieldOps& field_ops<KernelFamily>();
-template const FieldOps& field_ops<SchedulePolicy>();
-template const FieldOps& field_ops<LoadBalanceMethod>();
-template const FieldOps& field_ops<LogLevel>();
-template const FieldOps& field_ops<RoutingPolicy>();
+
+#define TANDEM_ARGS_FIELD_OPS(Type) template const FieldOps& field_ops<Type>();
+TANDEM_ARGS_ENUMS(TANDEM_ARGS_FIELD_OPS)
+#undef TANDEM_ARGS_FIELD_OPS
 
 }  // namespace tandem::args

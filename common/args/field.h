@@ -23,7 +23,8 @@ struct FieldOps {
   /// unchanged on error. `occurrences` is never empty, and each has a legal number of words.
   Status (*set)(void* field, std::span<const Words> occurrences, const Spec& spec);
   std::string (*usable)(
-      const Spec& spec);  ///< the choices that work in this build, ", " between them
+      const Spec& spec);   ///< the choices that work in this build, ", " between them
+  std::string (*names)();  ///< every spelling of an enum's values, "," between them; else ""
   std::string (*json)(const void* field);  ///< the value as JSON text; null when unset
 };
 

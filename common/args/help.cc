@@ -1,6 +1,7 @@
 // --help, --help-all and --explain: at most 100 columns, common arguments first, then by section.
 #include "common/args/args.h"
 #include "common/args/input.h"
+#include "common/args/render.h"
 #include "common/args/spec.h"
 #include "common/args/text.h"
 
@@ -11,6 +12,8 @@ namespace tandem::args {
 namespace {
 
 constexpr std::size_t kColumns = 100;
+
+}  // namespace
 
 std::string_view about(Program program) {
   switch (program) {
@@ -33,9 +36,22 @@ std::string_view about(Program program) {
 std::string placeholder(const Entry& entry) {
   constexpr std::size_t kLongest = 28;
   if (entry.dest.size() > kLongest) return entry.type == "int" ? "N" : "VALUE";
-  std::string text = entry.dest;
+  std::string text(entry.dest);
   for (char& c : text)
     c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return text;
+}
+
+namespace {
+
+/// "--data-parallel-size, --dp-size, --dp".
+std::string spellings_text(const Entry& entry) {
+  std::string text = entry.flag();
+  for (std::string_view alias : split_list(entry.spec.aliases)) {
+    // '_' for '-' goes everywhere and is not worth a word each time.
+    if (normalized(alias) == normalized(entry.spec.name)) continue;
+    text += (alias.size() == 1 ? ", -" : ", --") + std::string(alias);
+  }
   return text;
 }
 
@@ -43,13 +59,10 @@ std::string usage_line(const Entry& entry) {
   std::string text = "  " + entry.flag();
   if (!entry.is_switch()) text += " " + placeholder(entry);
   if (entry.arity == "1+" || entry.arity == "0+") text += " ...";
-  for (std::string_view alias : split_list(entry.spec.aliases)) {
-    // '_' for '-' goes everywhere and is not worth a word each time.
-    if (normalized(alias) == normalized(entry.spec.name)) continue;
-    text += (alias.size() == 1 ? ", -" : ", --") + std::string(alias);
-  }
-  return text + "\n";
+  return text + spellings_text(entry).substr(entry.flag().size()) + "\n";
 }
+
+}  // namespace
 
 std::string range_text(const Range& range) {
   std::string text;
@@ -63,15 +76,50 @@ std::string range_text(const Range& range) {
   return text;
 }
 
+std::string number_words(const Spec& spec, bool is_float) {
+  std::string text = is_float ? "a number" : "an integer";
+  const std::string range = range_text(spec.range);
+  if (!range.empty()) text += " " + range;
+  switch (spec.unit) {
+    case Unit::kBytes:
+      return text + ", plain bytes or with a unit (512MiB, 4GB)";
+    case Unit::kSeconds:
+      return text + ", plain seconds or with a unit (30s, 5m, 2h)";
+    case Unit::kMilliseconds:
+      return text + ", plain milliseconds or with a unit (300ms, 2s)";
+    case Unit::kNone:
+      break;
+  }
+  return text;
+}
+
+std::string allowed_words(const Entry& entry) {
+  if (entry.is_switch()) return "the flag alone; true or false in a config file";
+  const std::string usable =
+      entry.built() ? entry.ops->usable(entry.spec) : joined(entry.spec.choices, ", ");
+  if (!usable.empty()) return usable;
+  if (entry.type == "bool") return "true or false";
+  if (entry.type == "int" || entry.type == "float")
+    return number_words(entry.spec, entry.type == "float");
+  if (entry.type.starts_with("json")) return "JSON, in a config file also a mapping";
+  if (entry.type.starts_with("list")) return "one or more words";
+  return entry.spec.path ? "a path" : "text";
+}
+
+namespace {
+
+/// "unset", "16384", "4096 (computed from memory)", "computed: ...".
+std::string default_words(const Entry& entry) {
+  const std::string note(entry.spec.default_note);
+  if (entry.default_json == "null") return note.empty() ? "unset" : note;
+  return std::string(entry.default_json) + (note.empty() ? "" : " (" + note + ")");
+}
+
+}  // namespace
+
 /// "int; default 16384; >= 1".
 std::string facts(const Entry& entry) {
-  std::string text = entry.type + "; default ";
-  const bool noted = entry.default_json == "null" && !entry.spec.default_note.empty();
-  text += noted                          ? std::string(entry.spec.default_note)
-          : entry.default_json == "null" ? "unset"
-                                         : entry.default_json;
-  if (!noted && !entry.spec.default_note.empty())
-    text += " (" + std::string(entry.spec.default_note) + ")";
+  std::string text = std::string(entry.type) + "; default " + default_words(entry);
   const std::string range = range_text(entry.spec.range);
   if (!range.empty()) text += "; " + range;
   const std::string choices = joined(entry.spec.choices, ", ");
@@ -83,10 +131,14 @@ std::string facts(const Entry& entry) {
   return text;
 }
 
+namespace {
+
 std::string paragraph(const Entry& entry) {
   return usage_line(entry) + wrapped(entry.spec.help, 6, kColumns) +
          wrapped("[" + facts(entry) + "]", 6, kColumns);
 }
+
+}  // namespace
 
 std::vector<std::string_view> sections_of(const std::vector<const Entry*>& entries) {
   std::vector<std::string_view> sections;
@@ -97,8 +149,6 @@ std::vector<std::string_view> sections_of(const std::vector<const Entry*>& entri
   }
   return sections;
 }
-
-}  // namespace
 
 std::string help_text(Program program, bool all) {
   Arguments args;
@@ -163,11 +213,21 @@ Result<std::string> explain_text(const Arguments& args,
       value = "unset";
     if (entry->spec.secret && value != "null" && value != "unset") value = "[secret]";
     text += " = " + value + " (" + std::string(origin_name(args.origin(entry->dest)));
-    text += where.empty() ? ")\n" : ": " + std::string(where) + ")\n";
+    // A value that was refused has a place, but is not in force.
+    const bool named = !where.empty() && args.is_explicit(entry->dest);
+    text += named ? ": " + std::string(where) + ")\n" : ")\n";
   }
-  text += usage_line(*entry) + wrapped(entry->spec.help, 6, kColumns) +
-          wrapped("[" + facts(*entry) + "]", 6, kColumns);
-  text += "      Taken by " + programs_text(entry->spec.services) + ".\n";
+  const auto row = [&text](std::string_view title, const std::string& what) {
+    std::string lines = wrapped(what, 12, kColumns);
+    lines.replace(2, title.size(), title);
+    text += lines;
+  };
+  row("effect", std::string(entry->spec.help));
+  row("allowed", allowed_words(*entry));
+  row("default", default_words(*entry));
+  if (!entry->spec.env.empty()) row("variable", std::string(entry->spec.env));
+  row("names", spellings_text(*entry));
+  row("taken by", programs_text(entry->spec.services));
   return text;
 }
 

@@ -37,8 +37,8 @@ class Errors {
 
   /// Where the value in force of `dest` came from, for checks that are made after all sources are
   /// merged.
-  void remember_place(const std::string& dest, std::string suffix) {
-    places_[dest] = std::move(suffix);
+  void remember_place(std::string_view dest, std::string suffix) {
+    places_[std::string(dest)] = std::move(suffix);
   }
 
   [[nodiscard]] bool empty() const { return texts_.empty(); }
@@ -92,7 +92,9 @@ std::vector<Given> read_config_file(const Registry& registry,
                                     Errors& errors);
 
 /// Values of variables that entries name.
-std::vector<Given> read_environment(const Registry& registry, const Environment& environment);
+std::vector<Given> read_environment(const Registry& registry,
+                                    const Environment& environment,
+                                    Errors& errors);
 
 /// "unrecognized argument: --x (did you mean --y?)".
 std::string unrecognized(const Registry& registry,

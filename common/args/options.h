@@ -49,7 +49,8 @@ enum class TransferBackend : std::uint8_t {
 };
 enum class LoadFormat : std::uint8_t {
   kAuto,
-  kSafetensors
+  kSafetensors,
+  kDummy
 };
 enum class DType : std::uint8_t {
   kAuto,
@@ -107,6 +108,11 @@ enum class RoutingPolicy : std::uint8_t {
   kRandom,
   kRoundRobin,
   kLeastLoad
+};
+
+enum class Shell : std::uint8_t {
+  kBash,
+  kZsh
 };
 
 /// The model, its tokenizer and its template.
@@ -195,13 +201,15 @@ struct ObservabilityOptions {
   LogLevel log_level = LogLevel::kInfo;
   bool log_requests = false;
   bool enable_metrics = false;
-  std::uint32_t decode_log_interval = 40;  ///< decode steps between status lines
+  std::uint32_t decode_log_interval = 40;     ///< decode steps between status lines
+  std::optional<std::string> failure_points;  ///< for tests; see common/base/failpoint.h
 };
 
 /// One `--prefill URL [BOOTSTRAP_PORT|none]`.
 struct PrefillUrl {
   std::string url;  ///< http://host:port or grpc://host:port
   std::optional<std::uint16_t> bootstrap_port;
+  bool no_bootstrap = false;  ///< "none" was given for the port
 
   bool operator==(const PrefillUrl&) const = default;
 };
@@ -236,9 +244,12 @@ struct CommandOptions {
   bool help = false;
   bool help_all = false;
   bool version = false;
-  bool dump_config = false;            ///< handled by parse()
-  bool dry_run = false;                ///< the program resolves, checks, opens no port, exits
-  std::optional<std::string> explain;  ///< handled by parse()
+  bool dump_config = false;               ///< handled by parse()
+  bool dry_run = false;                   ///< the program resolves, checks, opens no port, exits
+  std::optional<std::string> explain;     ///< handled by parse()
+  Shell print_completion = Shell::kBash;  ///< handled by parse()
+  bool print_man = false;                 ///< handled by parse()
+  bool print_json_schema = false;         ///< handled by parse()
 };
 
 enum class NoteLevel : std::uint8_t {

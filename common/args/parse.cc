@@ -1,4 +1,5 @@
 #include "common/args/args.h"
+#include "common/args/effect_hook.h"
 #include "common/args/input.h"
 #include "common/args/text.h"
 
@@ -7,6 +8,9 @@
 #include <utility>
 
 namespace tandem::args {
+
+constinit WithoutEffect without_effect = nullptr;
+
 namespace {
 
 /// The worker roles whose arguments a router accepts because it starts such workers.
@@ -18,8 +22,7 @@ Services spawned_services(const Arguments& args) {
 /// Turns what was given into field values, one source after the other, weakest first.
 class Applier {
  public:
-  Applier(Arguments& args, const Registry& registry, Errors& errors)
-      : args_(args), registry_(registry), errors_(errors) {}
+  Applier(Arguments& args, Errors& errors) : args_(args), errors_(errors) {}
 
   /// Whether the router starts workers decides which flags it takes, so its addresses are read
   /// first.
@@ -135,7 +138,7 @@ class Applier {
       errors_.add(entry, status.message(), given.suffix());
       return;
     }
-    args_.origins[entry.dest] = given.origin;
+    args_.origins[std::string(entry.dest)] = given.origin;
     errors_.remember_place(entry.dest, given.suffix());
     note_fallback(given);
   }
@@ -153,7 +156,6 @@ class Applier {
   void note(NoteLevel level, std::string text) { args_.notes.push_back({level, std::move(text)}); }
 
   Arguments& args_;
-  const Registry& registry_;
   Errors& errors_;
 };
 
@@ -161,6 +163,14 @@ const Given* find(const std::vector<Given>& given, std::string_view dest) {
   const auto found = std::find_if(
       given.begin(), given.end(), [dest](const Given& each) { return each.entry->dest == dest; });
   return found == given.end() ? nullptr : &*found;
+}
+
+/// Drops what a test wants to have no effect.
+std::vector<Given> with_effect(std::vector<Given> given) {
+  if (without_effect != nullptr) {
+    std::erase_if(given, [](const Given& each) { return without_effect(each.entry->spec.name); });
+  }
+  return given;
 }
 
 ParseOutcome exit_with(int code, std::string out, std::string err) {
@@ -199,6 +209,26 @@ ParseOutcome explain(const Arguments& args,
       std::string(program_name(args.program)) + ": error: " + text.status().message() + "\n");
 }
 
+/// What is printed whatever else is on the command line: help, version, and the texts for a shell,
+/// for man and for an editor. Nothing when none of them is asked for.
+std::optional<std::string> text_asked_for(Program program,
+                                          const std::vector<Given>& cli,
+                                          const Environment& environment) {
+  if (find(cli, "help_all") != nullptr) return help_text(program, true);
+  if (find(cli, "help") != nullptr) return help_text(program, false);
+  if (find(cli, "version") != nullptr)
+    return std::string(program_name(program)) + " " + environment.version + "\n";
+  if (const Given* shell = find(cli, "print_completion")) {
+    const std::string& word = shell->occurrences.front().front();
+    // Another shell's name is refused with the rest of what is wrong.
+    if (word == "bash") return completion_script(program, Shell::kBash);
+    if (word == "zsh") return completion_script(program, Shell::kZsh);
+  }
+  if (find(cli, "print_man") != nullptr) return man_page(program, environment.version);
+  if (find(cli, "print_json_schema") != nullptr) return json_schema(program);
+  return std::nullopt;
+}
+
 }  // namespace
 
 ParseOutcome parse(Program program,
@@ -210,19 +240,18 @@ ParseOutcome parse(Program program,
   args.program = program;
   const Registry registry(args);
   Errors errors;
-  const std::vector<Given> cli = scan_command_line(registry, program, argc, argv, errors);
-  if (find(cli, "help_all") != nullptr) return exit_with(0, help_text(program, true), "");
-  if (find(cli, "help") != nullptr) return exit_with(0, help_text(program, false), "");
-  if (find(cli, "version") != nullptr) {
-    return exit_with(0, std::string(program_name(program)) + " " + environment.version + "\n", "");
-  }
+  const std::vector<Given> cli =
+      with_effect(scan_command_line(registry, program, argc, argv, errors));
+  if (std::optional<std::string> text = text_asked_for(program, cli, environment))
+    return exit_with(0, std::move(*text), "");
   std::vector<Given> file;
   if (const Given* config = find(cli, "config")) {
-    file = read_config_file(registry, program, config->occurrences.front().front(), errors);
+    file = with_effect(
+        read_config_file(registry, program, config->occurrences.front().front(), errors));
   }
-  const std::vector<Given> env = read_environment(registry, environment);
+  const std::vector<Given> env = with_effect(read_environment(registry, environment, errors));
 
-  Applier applier(args, registry, errors);
+  Applier applier(args, errors);
   applier.apply_addresses(file);
   applier.apply_addresses(cli);
   applier.apply(env);

@@ -9,10 +9,12 @@ namespace {
 constexpr Program kPrograms[] = {
     Program::kRouter, Program::kPrefill, Program::kDecode, Program::kBootstrap};
 
-std::string dest_of(const Spec& spec) {
-  std::string text(spec.dest.empty() ? spec.name : spec.dest);
-  std::replace(text.begin(), text.end(), '-', '_');
-  return text;
+std::string_view dest_of(const Spec& spec, Texts& texts) {
+  const std::string_view text = spec.dest.empty() ? spec.name : spec.dest;
+  if (text.find('-') == std::string_view::npos) return text;
+  std::string& made = texts.emplace_back(text);
+  std::replace(made.begin(), made.end(), '-', '_');
+  return made;
 }
 
 std::string_view arity_of(const Spec& spec, std::string_view type) {
@@ -86,42 +88,67 @@ void Describe::add(void* field, const FieldOps& ops, const Spec& spec) {
   entry.spec = spec;
   entry.field = field;
   entry.ops = &ops;
-  entry.dest = dest_of(spec);
+  entry.dest = dest_of(spec, texts_);
   entry.type = spec.type.empty() ? ops.type : spec.type;
   entry.arity = arity_of(spec, entry.type);
-  // Describing always starts from a default-constructed struct or from one whose defaults are
-  // documented by the spec, so the field itself is the default's only source.
-  entry.default_json = spec.default_json.empty() ? std::string() : std::string(spec.default_json);
-  entries_.push_back(std::move(entry));
+  // What is described is default-constructed, so the field itself is the default's only source.
+  entry.default_json =
+      spec.default_json.empty() ? texts_.emplace_back(ops.json(field)) : spec.default_json;
+  entries_.push_back(entry);
 }
 
-Registry::Registry(Arguments& args) {
-  Describe visit(entries_);
-  describe(args.command, visit);
-  describe(args.model, visit);
-  describe(args.server, visit);
-  describe(args.scheduling, visit);
-  describe(args.kv_cache, visit);
-  describe(args.runtime, visit);
-  describe(args.parallel, visit);
-  describe(args.disaggregation, visit);
-  describe(args.observability, visit);
-  describe(args.router, visit);
-  static const Arguments kDefaults;
-  for (Entry& entry : entries_) {
-    if (!entry.default_json.empty()) continue;
-    // The same offset in a default Arguments holds this field's default, whatever `args` holds by
-    // now.
-    const auto offset =
-        static_cast<const char*>(entry.field) - reinterpret_cast<const char*>(&args);
-    entry.default_json = entry.ops->json(reinterpret_cast<const char*>(&kDefaults) + offset);
+namespace {
+
+/// The walk over all descriptions, bound to an Arguments of defaults.
+struct Catalogue {
+  Catalogue() {
+    Describe visit(entries, texts);
+    describe(defaults.command, visit);
+    describe(defaults.model, visit);
+    describe(defaults.server, visit);
+    describe(defaults.scheduling, visit);
+    describe(defaults.kv_cache, visit);
+    describe(defaults.runtime, visit);
+    describe(defaults.parallel, visit);
+    describe(defaults.disaggregation, visit);
+    describe(defaults.observability, visit);
+    describe(defaults.router, visit);
+    add_spellings(0);
+    const std::size_t built = entries.size();
+    for (const Entry& entry : unbuilt_entries(texts)) {
+      // Built by now: its row in the table of refused ones goes at the next ./dev args.
+      if (index.find(normalized(entry.spec.name)) == index.end()) entries.push_back(entry);
+    }
+    add_spellings(built);
   }
-  for (Entry& entry : unbuilt_entries())
-    entries_.push_back(std::move(entry));
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    index_.emplace(normalized(entries_[i].spec.name), i);
-    for (std::string_view alias : split_list(entries_[i].spec.aliases))
-      index_.emplace(normalized(alias), i);
+
+  void add_spellings(std::size_t from) {
+    for (std::size_t i = from; i < entries.size(); ++i) {
+      index.emplace(normalized(entries[i].spec.name), i);
+      for (std::string_view alias : split_list(entries[i].spec.aliases))
+        index.emplace(normalized(alias), i);
+    }
+  }
+
+  Arguments defaults;
+  Texts texts;
+  std::vector<Entry> entries;
+  SpellingIndex index;
+};
+
+const Catalogue& catalogue() {
+  static const Catalogue kCatalogue;
+  return kCatalogue;
+}
+
+}  // namespace
+
+Registry::Registry(Arguments& args) : entries_(catalogue().entries), index_(catalogue().index) {
+  const auto* defaults = reinterpret_cast<const char*>(&catalogue().defaults);
+  for (Entry& entry : entries_) {
+    if (!entry.built()) continue;
+    // The same offset in `args` is this field.
+    entry.field = reinterpret_cast<char*>(&args) + (static_cast<char*>(entry.field) - defaults);
   }
 }
 

@@ -1,6 +1,7 @@
 // Cross-checks between arguments, and the values that follow from others.
 #include "common/args/input.h"
 #include "common/args/text.h"
+#include "common/base/failpoint.h"
 
 #include <string>
 
@@ -74,6 +75,15 @@ class Resolver {
         fail(dest, "empty value");
       }
     }
+    if (a_.observability.failure_points) {
+      const std::string& points = *a_.observability.failure_points;
+      if (!failpoint::check(points).ok()) {
+        fail("failure_points",
+             "'" + shown(points) +
+                 "' is not name=action[;name=action] with action error, sleep(MS), abort, hang, "
+                 "N*action or N+action");
+      }
+    }
     if (a_.server.grpc_port && *a_.server.grpc_port != 0 &&
         *a_.server.grpc_port == a_.server.port) {
       fail("grpc_port", "is the same as --port; leave it out to serve both on one port");
@@ -110,9 +120,26 @@ class Resolver {
            std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
                " beside it");
     }
+    router_bootstrap_port();
     if (!given("prefill_workers")) return;
     if (addresses) fail("prefill_workers", "applies to workers that the router starts");
     if (!r.pd_disaggregation) fail("prefill_workers", "needs --pd-disaggregation");
+  }
+
+  /// The port of the --prefill addresses that name none.
+  void router_bootstrap_port() {
+    RouterOptions& r = a_.router;
+    if (!r.pd_disaggregation) {
+      no_op("disaggregation_bootstrap_port", "without --pd-disaggregation no worker has one");
+    } else if (!r.has_worker_addresses()) {
+      no_op("disaggregation_bootstrap_port",
+            "workers that the router starts take ports that the system chooses");
+    }
+    if (!given("disaggregation_bootstrap_port")) return;
+    for (PrefillUrl& each : r.prefill) {
+      if (!each.bootstrap_port && !each.no_bootstrap)
+        each.bootstrap_port = a_.disaggregation.bootstrap_port;
+    }
   }
 
   void router_policies() {
@@ -127,10 +154,21 @@ class Resolver {
            std::string(to_string(r.policy)) +
                " contradicts --load-balance-method; give one of the two");
     }
-    if (!given("policy")) {
+    // Given in different places, the stronger one counts: a flag beats the file's other name for
+    // it.
+    const bool method_wins = by_method && a_.origin("load_balance_method") > a_.origin("policy");
+    if (given("policy") && by_method && r.policy != method &&
+        a_.origin("policy") != a_.origin("load_balance_method")) {
+      note(NoteLevel::kInfo,
+           method_wins ? "--load-balance-method counts, not the weaker --policy"
+                       : "--policy counts, not the weaker --load-balance-method");
+    }
+    if (!given("policy") || method_wins) {
       if (by_method) r.policy = method;
       computed("policy");
     }
+    if (r.max_concurrent_requests < 0)
+      no_op("queue_size", "--max-concurrent-requests sets no limit, so nobody waits");
     for (const auto& [dest, field] :
          {std::pair<std::string_view, RoutingPolicy*>{"prefill_policy", &r.prefill_policy},
           {"decode_policy", &r.decode_policy}}) {
@@ -144,7 +182,7 @@ class Resolver {
   }
 
   void require_model() {
-    if (given("model_path") || errors_.failed("model_path")) return;
+    if (given("model_path") || errors_.failed("model_path") || a_.command.explain) return;
     const bool router = a_.program == Program::kRouter;
     if (router && a_.router.has_worker_addresses()) return;
     const bool addresses_failed = !usable("worker_urls") || !usable("prefill") || !usable("decode");
@@ -167,6 +205,19 @@ class Resolver {
     }
   }
 
+  /// --kernel-family pins what --attention-backend chooses: two explicit ones must agree.
+  void attention_and_kernels() {
+    const RuntimeOptions& run = a_.runtime;
+    if (!given("attention_backend") || run.kernel_family == KernelFamily::kAuto) return;
+    const bool native = run.attention_backend == AttentionBackend::kTorchNative;
+    const bool amx = run.kernel_family == KernelFamily::kAmx;
+    if (native == amx && (native || environment_.has_amx)) {
+      fail("attention_backend",
+           std::string(to_string(run.attention_backend)) + " contradicts --kernel-family " +
+               std::string(to_string(run.kernel_family)));
+    }
+  }
+
   void engine() {
     RuntimeOptions& run = a_.runtime;
     if (a_.parallel.tp_size != 1 && usable("tp_size")) {
@@ -175,6 +226,7 @@ class Resolver {
                " is not built yet; a worker of this build runs 1 rank, and router --dp N runs N "
                "workers");
     }
+    attention_and_kernels();
     if (run.attention_backend == AttentionBackend::kIntelAmx && !environment_.has_amx) {
       note(NoteLevel::kWarning,
            "--attention-backend intel_amx needs AMX, which this CPU lacks; using torch_native");
@@ -202,6 +254,12 @@ class Resolver {
     }
     if (!given("mem_fraction_static")) computed("mem_fraction_static");
     no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
+    if (a_.scheduling.schedule_policy == SchedulePolicy::kLpm && a_.kv_cache.disable_radix_cache) {
+      note(NoteLevel::kWarning,
+           "--schedule-policy lpm orders by cached prefix, and --disable-radix-cache leaves none; "
+           "using fcfs");
+      a_.scheduling.schedule_policy = SchedulePolicy::kFcfs;
+    }
     sizes();
   }
 
@@ -271,14 +329,23 @@ class Resolver {
     if (pd.bootstrap_address) {
       const Status address = check_host_port(*pd.bootstrap_address);
       if (!address.ok()) fail("disaggregation_bootstrap_address", address.message());
-      if (a_.origin("disaggregation_bootstrap_port") == Origin::kCli) {
+      const Origin port_from = a_.origin("disaggregation_bootstrap_port");
+      if (given("disaggregation_bootstrap_port") &&
+          port_from >= a_.origin("disaggregation_bootstrap_address")) {
         fail("disaggregation_bootstrap_port",
              "excludes --disaggregation-bootstrap-address: with an outside service the embedded "
              "one does not run");
+      } else {
+        no_op("disaggregation_bootstrap_port",
+              "--disaggregation-bootstrap-address names an outside service");
       }
       return;
     }
-    if (!prefill) return;
+    if (!prefill) {
+      no_op("disaggregation_bootstrap_port",
+            "the router tells decode where each prefill worker is");
+      return;
+    }
     // --port 0 asks the system for every port that nobody named.
     if (a_.server.port == 0 && !given("disaggregation_bootstrap_port")) {
       pd.bootstrap_port = 0;

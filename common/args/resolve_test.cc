@@ -110,6 +110,10 @@ TEST(Resolve, NoOpsAndFallbacksAreReportedByName) {
        kD,
        {"--num-reserved-decode-tokens", "9"},
        "--num-reserved-decode-tokens has no effect: --disaggregation-mode is null"},
+      {"queue without a limit",
+       kR,
+       {"--queue-size", "7"},
+       "--queue-size has no effect: --max-concurrent-requests sets no limit, so nobody waits"},
       {"sampler of a GPU",
        kP,
        {"--sampling-backend", "flashinfer"},
@@ -206,6 +210,10 @@ TEST(Resolve, WorkerConflicts) {
        "argument --disaggregation-bootstrap-port: excludes --disaggregation-bootstrap-address: "
        "with an outside service "
        "the embedded one does not run"},
+      {"kernels of that attention",
+       kP,
+       {"--model", "/m", "--kernel-family", "avx2", "--attention-backend", "torch_native"},
+       ""},
       {"bootstrap-server has one port",
        kB,
        {"--port", "1", "--disaggregation-bootstrap-port", "2"},
@@ -214,7 +222,7 @@ TEST(Resolve, WorkerConflicts) {
       {"a failed value is reported once",
        kP,
        {"--model", "/m", "--page-size", "x", "--chunked-prefill-size", "7"},
-       "argument --page-size: invalid int value: 'x'"},
+       "argument --page-size: invalid int value: 'x' (expected an integer >= 1 and <= 65536)"},
   });
 }
 
@@ -279,6 +287,36 @@ TEST(Resolve, RouterConflicts) {
        {"--model", "/m", "--chunked-prefill-size", "7", "--page-size", "2"},
        "argument --chunked-prefill-size: 7 is not -1 and not a multiple of the page size 2"},
   });
+}
+
+// Two arguments for one thing: the one that was given more directly rules, and the other is named.
+TEST(Resolve, TheMoreDirectOfTwoArgumentsRules) {
+  const std::vector<std::string> model = {"--model-path", "/m"};
+  const ParseOutcome method =
+      run_yaml(kR, "policy: random\n", with(model, {"--load-balance-method", "round_robin"}));
+  ASSERT_TRUE(runs(method)) << method.err;
+  EXPECT_EQ(method.args.router.policy, RoutingPolicy::kRoundRobin);
+  ASSERT_EQ(method.args.notes.size(), 1U);
+  EXPECT_EQ(method.args.notes[0].text, "--load-balance-method counts, not the weaker --policy");
+  const ParseOutcome policy =
+      run_yaml(kR, "load-balance-method: round_robin\n", with(model, {"--policy", "random"}));
+  ASSERT_TRUE(runs(policy)) << policy.err;
+  EXPECT_EQ(policy.args.router.policy, RoutingPolicy::kRandom);
+  ASSERT_EQ(policy.args.notes.size(), 1U);
+  const std::vector<std::string> role = with(model, {"--disaggregation-mode", "prefill"});
+  const ParseOutcome both = run_yaml(kP,
+                                     "disaggregation-bootstrap-port: 9\n"
+                                     "disaggregation-bootstrap-address: h:1\n",
+                                     role);
+  EXPECT_EQ(both.exit_code, 2);
+  const ParseOutcome address = run_yaml(kP,
+                                        "disaggregation-bootstrap-port: 9\n",
+                                        with(role, {"--disaggregation-bootstrap-address", "h:1"}));
+  ASSERT_TRUE(runs(address)) << address.err;
+  ASSERT_EQ(address.args.notes.size(), 1U);
+  EXPECT_EQ(address.args.notes[0].text,
+            "--disaggregation-bootstrap-port has no effect: --disaggregation-bootstrap-address "
+            "names an outside service");
 }
 
 TEST(Resolve, RouterPolicies) {

@@ -169,9 +169,9 @@ std::string Given::suffix() const {
 }
 
 void Errors::add(const Entry& entry, std::string_view text, std::string_view suffix) {
-  failed_.insert(entry.dest);
+  failed_.emplace(entry.dest);
   if (suffix.empty()) {
-    const auto place = places_.find(entry.dest);
+    const auto place = places_.find(std::string(entry.dest));
     if (place != places_.end()) suffix = place->second;
   }
   texts_.push_back("argument " + entry.flag() + ": " + std::string(text) + std::string(suffix));
@@ -223,13 +223,20 @@ std::vector<Given> scan_command_line(
   return Scanner(registry, program, errors).scan(std::move(words));
 }
 
-std::vector<Given> read_environment(const Registry& registry, const Environment& environment) {
+std::vector<Given> read_environment(const Registry& registry,
+                                    const Environment& environment,
+                                    Errors& errors) {
   std::vector<Given> given;
   if (!environment.variable) return given;
   for (const Entry& entry : registry.entries()) {
     if (entry.spec.env.empty()) continue;
     std::optional<std::string> value = environment.variable(entry.spec.env);
     if (!value || value->empty()) continue;
+    if (value->size() > kWordBytesMax) {
+      errors.add(entry,
+                 "environment variable " + std::string(entry.spec.env) + " is longer than 1 MiB");
+      continue;
+    }
     given.push_back({&entry, Origin::kEnv, std::string(entry.spec.env), {{std::move(*value)}}});
   }
   return given;

@@ -115,12 +115,35 @@ const std::map<std::string, std::string>& reviewed_differences() {
   return kDifferences;
 }
 
+/// Which choices wait for which hardware, and whether a default is computed.
+void compare_devices(const Entry& entry,
+                     const YAML::Node& arg,
+                     std::map<std::string, std::string>& found) {
+  std::map<std::string, std::set<std::string>> theirs = {{"cuda", {}}, {"vendor", {}}};
+  for (const YAML::Node& detail : arg["choice_details"]) {
+    const auto device = detail["device"].as<std::string>();
+    if (theirs.count(device) > 0) theirs[device].insert(detail["choice"].as<std::string>());
+  }
+  for (const auto& [device, list] :
+       {std::pair{"cuda", entry.spec.needs_cuda}, std::pair{"vendor", entry.spec.needs_vendor}}) {
+    const auto ours = words_of(list);
+    if (std::set<std::string>(ours.begin(), ours.end()) != theirs[device])
+      found["choices that need " + std::string(device)] = std::string(list);
+  }
+  const auto without = arg["without_hardware"].as<std::string>();
+  const std::string fallback = without.starts_with("fallback: ") ? without.substr(10) : "";
+  if (entry.spec.falls_back_to != fallback) found["without_hardware"] = without;
+  const bool computed = arg["default"].IsNull() && !arg["default_note"].IsNull() &&
+                        arg["default_note"].as<std::string>().starts_with("computed");
+  if (computed && entry.spec.default_note.empty()) found["default_note"] = "computed, untold";
+}
+
 /// The fields of one entry that differ, as "field: ours / schema's".
 std::map<std::string, std::string> differences(const Entry& entry, const YAML::Node& arg) {
   std::map<std::string, std::string> found;
   const auto compare =
-      [&found](const std::string& field, const std::string& ours, const std::string& theirs) {
-        if (ours != theirs) found[field] = "'" + ours + "' / '" + theirs + "'";
+      [&found](const std::string& field, std::string_view ours, const std::string& theirs) {
+        if (ours != theirs) found[field] = "'" + std::string(ours) + "' / '" + theirs + "'";
       };
   std::vector<std::string> aliases;
   for (const std::string& alias : list_of(arg["aliases"]))
@@ -133,6 +156,7 @@ std::map<std::string, std::string> differences(const Entry& entry, const YAML::N
   // One section's title names the document it comes from; ours does not.
   const auto section = arg["section"].as<std::string>();
   compare("section", std::string(entry.spec.section), section.substr(0, section.find(" (--help")));
+  compare("scope", entry.spec.scope, arg["scope"].as<std::string>());
   compare("tier", std::to_string(entry.spec.tier), arg["tier"].as<std::string>());
   compare("env",
           std::string(entry.spec.env),
@@ -147,6 +171,13 @@ std::map<std::string, std::string> differences(const Entry& entry, const YAML::N
       std::set<std::string>(services.begin(), services.end())) {
     found["services"] = joined_words(services);
   }
+  compare("default_applies",
+          entry.spec.explicit_only ? "explicit-only" : "always",
+          arg["default_applies"].as<std::string>());
+  compare("deprecated",
+          std::string(entry.spec.deprecated_for),
+          arg["deprecated"].IsMap() ? arg["deprecated"]["replacement"].as<std::string>() : "");
+  if (entry.built()) compare_devices(entry, arg, found);
   const nlohmann::json ours = nlohmann::json::parse(entry.default_json);
   if (ours != value_of(arg["default"]))
     found["default"] = ours.dump() + " / " + value_of(arg["default"]).dump();
@@ -158,14 +189,14 @@ TEST(Schema, DescriptionIsTheSchemaFieldByField) {
   const YAML::Node schema = YAML::LoadFile(shared("schema.yaml"));
   Arguments args;
   const Registry registry(args);
-  std::set<std::string> known;
+  std::set<std::string, std::less<>> known;
   std::set<std::string> used;
   for (const YAML::Node& arg : schema["arguments"]) {
     const auto name = arg["name"].as<std::string>();
     SCOPED_TRACE(name);
     const Entry* entry = registry.find(name.substr(2));
     ASSERT_NE(entry, nullptr);
-    known.insert(entry->dest);
+    known.emplace(entry->dest);
     for (const auto& [field, text] : differences(*entry, arg)) {
       const std::string key = name + " " + field;
       EXPECT_EQ(reviewed_differences().count(key), 1U) << key << ": " << text;
@@ -319,13 +350,56 @@ TEST(Docs, ArgumentsPageIsUpToDate) {
       << "out of date; run: tandem-args-doc > docs/arguments.md";
 }
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/" + path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The example of how to add an argument is one that was added: each of its lines is in the file
+// that the comment above it names.
+TEST(Docs, TheExampleOfANewArgumentIsReal) {
+  std::istringstream page(text_of("docs/contributing.md"));
+  std::string source;
+  bool inside = false;
+  std::size_t lines = 0;
+  for (std::string each; std::getline(page, each);) {
+    if (each.starts_with("```")) {
+      inside = each == "```cpp";
+      continue;
+    }
+    if (!inside) continue;
+    if (each.starts_with("// common/")) {
+      source = text_of(each.substr(3, each.find(',') - 3));
+      continue;
+    }
+    ++lines;
+    EXPECT_NE(source.find(each + "\n"), std::string::npos) << each;
+  }
+  EXPECT_GE(lines, 7U);
+  EXPECT_LE(lines, 12U);
+}
+
 TEST(Docs, TotalsAddUp) {
   const nlohmann::json totals = nlohmann::json::parse(totals_json());
   EXPECT_EQ(totals.at("total"), 362);
   EXPECT_EQ(totals.at("works").get<int>() + totals.at("not_built").get<int>() +
                 totals.at("deprecated").get<int>() + totals.at("needs_hardware").get<int>(),
             362);
-  EXPECT_EQ(totals.at("tiers").at("1").at("works"), 42);
+  EXPECT_EQ(totals.at("tiers").at("1").at("works"), 36);
+  EXPECT_EQ(totals.at("tiers").at("1").at("needs_hardware"), 2);
+  for (const char* part : {"scopes", "tiers"}) {
+    for (const char* status : {"total", "works", "needs_hardware", "not_built", "deprecated"}) {
+      int sum = 0;
+      for (const nlohmann::json& each : totals.at(part))
+        sum += each.at(status).get<int>();
+      EXPECT_EQ(totals.at(status), sum) << part << " " << status;
+    }
+  }
+  EXPECT_EQ(totals.at("scopes").size(), 26U);
+  EXPECT_EQ(totals.at("scopes").at("pd-disaggregation").at("total"), 12);
 }
 
 }  // namespace

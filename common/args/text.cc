@@ -14,20 +14,34 @@ namespace {
 constexpr int kJsonDepthMax = 64;
 constexpr std::size_t kNameBytesMax = 64;
 
+/// One of the unit is num / den of what a plain number counts.
 struct Suffix {
   std::string_view text;
-  double factor;
+  std::int64_t num;
+  std::int64_t den = 1;
 };
 
+constexpr Suffix kNoSuffix = {"", 1};
+constexpr std::int64_t kKi = 1024;
 constexpr Suffix kByteSuffixes[] = {{"B", 1},
-                                    {"KB", 1e3},
-                                    {"MB", 1e6},
-                                    {"GB", 1e9},
-                                    {"KiB", 1024},
-                                    {"MiB", 1024.0 * 1024},
-                                    {"GiB", 1024.0 * 1024 * 1024}};
-constexpr Suffix kSecondSuffixes[] = {{"s", 1}, {"m", 60}, {"h", 3600}};
-constexpr Suffix kMillisecondSuffixes[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}};
+                                    {"K", 1000},
+                                    {"KB", 1000},
+                                    {"M", 1000000},
+                                    {"MB", 1000000},
+                                    {"G", 1000000000},
+                                    {"GB", 1000000000},
+                                    {"T", 1000000000000},
+                                    {"TB", 1000000000000},
+                                    {"Ki", kKi},
+                                    {"KiB", kKi},
+                                    {"Mi", kKi* kKi},
+                                    {"MiB", kKi* kKi},
+                                    {"Gi", kKi* kKi* kKi},
+                                    {"GiB", kKi* kKi* kKi},
+                                    {"Ti", kKi* kKi* kKi* kKi},
+                                    {"TiB", kKi* kKi* kKi* kKi}};
+constexpr Suffix kSecondSuffixes[] = {{"ms", 1, 1000}, {"s", 1}, {"m", 60}, {"h", 3600}};
+constexpr Suffix kMillisecondSuffixes[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
 std::span<const Suffix> suffixes_of(Unit unit) {
   switch (unit) {
@@ -41,6 +55,21 @@ std::span<const Suffix> suffixes_of(Unit unit) {
       break;
   }
   return {};
+}
+
+/// The suffix that `word` ends with, or null when the unit has no such suffix.
+const Suffix* find_suffix(std::string_view word, Unit unit) {
+  if (word.empty()) return &kNoSuffix;
+  for (const Suffix& each : suffixes_of(unit)) {
+    if (each.text == word) return &each;
+  }
+  return nullptr;
+}
+
+std::size_t digits_end(std::string_view word, std::size_t at) {
+  while (at < word.size() && word[at] >= '0' && word[at] <= '9')
+    ++at;
+  return at;
 }
 
 bool is_port(std::string_view text) {
@@ -159,33 +188,37 @@ Result<Number> parse_integer(const std::string& word, Unit unit) {
   const auto invalid = [&word] {
     return invalid_argument("invalid int value: '" + shown(word) + "'");
   };
-  std::size_t end = !word.empty() && (word[0] == '-' || word[0] == '+') ? 1 : 0;
-  const std::size_t digits = end;
-  while (end < word.size() && word[end] >= '0' && word[end] <= '9')
-    ++end;
-  if (end == digits || end - digits > 400) return invalid();
-  double factor = 1;
-  if (end < word.size()) {
-    const std::string_view rest = std::string_view(word).substr(end);
-    const std::span<const Suffix> known = suffixes_of(unit);
-    const auto* found = std::find_if(known.data(),
-                                     known.data() + known.size(),
-                                     [&rest](const Suffix& each) { return each.text == rest; });
-    if (found == known.data() + known.size()) return invalid();
-    factor = found->factor;
-  }
+  constexpr std::size_t kDigitsMax = 400;
+  constexpr std::size_t kFractionDigitsMax = 6;
+  const bool negative = word.starts_with('-');
+  const std::size_t digits = negative || word.starts_with('+') ? 1 : 0;
+  const std::size_t point = digits_end(word, digits);
+  if (point == digits || point - digits > kDigitsMax) return invalid();
+  // "1.5GB": a fraction needs a unit to be a part of.
+  std::size_t end = point;
+  if (point < word.size() && word[point] == '.') end = digits_end(word, point + 1);
+  const std::size_t fraction_digits = end > point ? end - point - 1 : 0;
+  const Suffix* suffix = find_suffix(std::string_view(word).substr(end), unit);
+  if (suffix == nullptr || (end > point && (fraction_digits == 0 || suffix == &kNoSuffix)) ||
+      fraction_digits > kFractionDigitsMax)
+    return invalid();
+  std::string all = word.substr(digits, point - digits);
+  std::int64_t den = suffix->den;
+  if (fraction_digits > 0) all += word.substr(point + 1, fraction_digits);
+  for (std::size_t i = 0; i < fraction_digits; ++i)
+    den *= 10;
   Number number;
-  const char* begin = word.data() + (word[0] == '+' ? 1 : 0);
+  if (std::from_chars(all.data(), all.data() + all.size(), number.real).ec != std::errc())
+    number.real = 1e300;
+  number.real *= static_cast<double>(suffix->num) / static_cast<double>(den) * (negative ? -1 : 1);
   std::int64_t value = 0;
-  const auto parsed = std::from_chars(begin, word.data() + end, value);
-  if (std::from_chars(begin, word.data() + end, number.real).ec != std::errc()) {
-    number.real = word[0] == '-' ? -1e300 : 1e300;
-  }
-  number.real *= factor;
+  const std::string signed_digits = (negative ? "-" : "") + all;
+  const auto parsed =
+      std::from_chars(signed_digits.data(), signed_digits.data() + signed_digits.size(), value);
   std::int64_t scaled = 0;
-  number.overflow = parsed.ec != std::errc() ||
-                    __builtin_mul_overflow(value, static_cast<std::int64_t>(factor), &scaled);
-  number.integer = number.overflow ? 0 : scaled;
+  number.overflow = parsed.ec != std::errc() || __builtin_mul_overflow(value, suffix->num, &scaled);
+  if (!number.overflow && scaled % den != 0) return invalid();
+  number.integer = number.overflow ? 0 : scaled / den;
   return number;
 }
 

@@ -32,8 +32,8 @@ struct Number {
   bool overflow = false;
 };
 
-/// Decimal digits with an optional sign and a suffix of the unit. The message is "invalid int
-/// value: '<word>'".
+/// Decimal digits with an optional sign and a suffix of the unit; with a suffix also a fraction,
+/// when it comes out whole (1.5GB). The message is "invalid int value: '<word>'".
 Result<Number> parse_integer(const std::string& word, Unit unit);
 /// A finite decimal number. The message is "invalid float value: '<word>'".
 Result<Number> parse_float(const std::string& word);

@@ -2,6 +2,8 @@
 // its row away here.
 #include "common/args/spec.h"
 
+#include <algorithm>
+
 namespace tandem::args {
 namespace {
 
@@ -15,6 +17,7 @@ struct Row {
   std::string_view default_json;
   Services services;
   std::uint8_t tier;
+  std::string_view scope;
   std::string_view section;
   std::string_view env;
   bool explicit_only;
@@ -36,7 +39,8 @@ constexpr Row kSchemaRows[] = {
 
 // clang-format on
 
-/// Flags that users of sglang-router bring along.
+/// Flags that users of sglang-router (and of its successor, smg) bring along, with its defaults.
+/// Where its name means what another one means here, the help says so.
 struct RouterRow {
   std::string_view name;
   std::string_view type;
@@ -44,6 +48,7 @@ struct RouterRow {
   std::string_view help;
 };
 
+// clang-format off: one row a line
 constexpr RouterRow kRouterRows[] = {
     {"worker-startup-check-interval",
      "int",
@@ -124,7 +129,82 @@ constexpr RouterRow kRouterRows[] = {
     {"jwt-audience", "string", "null", "Audience of accepted tokens."},
     {"jwt-jwks-uri", "string", "null", "Where the issuer's keys are."},
     {"jwt-role-mapping", "list<string>", "null", "Roles by claim."},
+    {"health-check-port",
+     "int",
+     "null",
+     "Port of the health check when it is not that of the requests."},
+    {"worker-startup-delay", "int", "0", "Seconds before the first check of a worker."},
+    {"runtime-worker-threads", "int", "null", "Threads of the router; here --http-threads."},
+    {"eviction-interval", "int", "120", "As --eviction-interval-secs."},
+    {"balance-token-usage-threshold",
+     "float",
+     "1.0",
+     "Spread of KV use from which cache_aware balances instead."},
+    {"overload-token-usage-threshold",
+     "float",
+     "1.0",
+     "KV use from which cache_aware leaves a worker alone."},
+    {"block-size", "int", "16", "Tokens of a block of the cache index."},
+    {"prefix-token-count", "int", "256", "Tokens that prefix_hash looks at."},
+    {"prefix-hash-load-factor",
+     "float",
+     "1.25",
+     "Load over the mean from which prefix_hash takes another worker."},
+    {"least-load-kv-pressure-weight", "float", "0.15", "Weight of KV use in least_load."},
+    {"least-load-default-throughput",
+     "float",
+     "2000",
+     "Tokens per second assumed of a worker that reports none."},
+    {"least-load-mean-prefill-tokens", "int", "1024", "Prompt tokens assumed of a request."},
+    {"routing-key-override", "bool-flag", "false", "A header may name the routing key."},
+    {"dp-minimum-tokens-scheduler",
+     "bool-flag",
+     "false",
+     "Pick the data-parallel rank with the fewest tokens."},
+    {"epd-disaggregation", "bool-flag", "false", "Encoders in workers of their own."},
+    {"encode-policy", "enum", "null", "How an encode worker is picked."},
+    {"encode-selector", "list<string>", "null", "Pod labels of encode workers."},
+    {"router-selector", "list<string>", "null", "Pod labels of other routers."},
+    {"model-id-from", "string", "null", "Where a discovered worker says its model."},
+    {"model-alias", "list<string>", "null", "Further names of models."},
+    {"log-json", "bool-flag", "false", "Log lines as JSON."},
+    {"load-monitor-interval", "int", "10", "Seconds between two polls of worker loads."},
+    {"engine-metrics", "bool-flag", "false", "Pass the metrics of workers on."},
+    {"priority-scheduler-config", "string", "null", "File of priority classes."},
+    {"tenant-api-key", "list<string>", "null", "Keys of tenants."},
+    {"remove-unhealthy-workers", "bool-flag", "false", "Forget workers that stay unhealthy."},
+    {"drain-settle-secs", "int", "5", "Pause between draining a worker and removing it."},
+    {"tokenizer-cache-l0-max-entries",
+     "int",
+     "10000",
+     "Prompts kept by --tokenizer-cache-enable-l0."},
+    {"tokenizer-cache-l1-max-memory",
+     "int",
+     "52428800",
+     "Bytes kept by --tokenizer-cache-enable-l1."},
+    {"oracle-wallet-path", "string", "null", "Wallet of the Oracle history store."},
+    {"oracle-tns-alias", "string", "null", "Alias of the Oracle history store."},
+    {"oracle-connect-descriptor", "string", "null", "Connection of the Oracle history store."},
+    {"oracle-username", "string", "null", "User of the Oracle history store."},
+    {"oracle-password", "string", "null", "Password of the Oracle history store."},
+    {"oracle-pool-min", "int", "1", "Fewest connections to Oracle."},
+    {"oracle-pool-max", "int", "16", "Most connections to Oracle."},
+    {"oracle-pool-timeout-secs", "int", "30", "Longest wait for a connection to Oracle."},
+    {"postgres-db-url", "string", "null", "Address of the PostgreSQL history store."},
+    {"postgres-pool-max", "int", "16", "Most connections to PostgreSQL."},
+    {"redis-url", "string", "null", "Address of the Redis history store."},
+    {"redis-pool-max", "int", "16", "Most connections to Redis."},
+    {"redis-retention-days", "int", "30", "Days that Redis keeps conversations."},
+    {"enable-wasm", "bool-flag", "false", "Run WebAssembly middleware."},
+    {"storage-hook-wasm-path", "string", "null", "WebAssembly hook of the history store."},
+    {"schema-config", "string", "null", "Tables of the history store."},
+    {"enable-mesh", "bool-flag", "false", "Share state with other routers."},
+    {"mesh-host", "string", "\"0.0.0.0\"", "Address of the mesh."},
+    {"mesh-port", "int", "39527", "Port of the mesh."},
+    {"mesh-peer-urls", "list<string>", "null", "Addresses of other routers."},
 };
+
+// clang-format on
 
 Entry entry_of(const Row& row) {
   Entry entry;
@@ -136,6 +216,7 @@ Entry entry_of(const Row& row) {
   entry.spec.section = row.section;
   entry.spec.env = row.env;
   entry.spec.tier = row.tier;
+  entry.spec.scope = row.scope;
   entry.spec.explicit_only = row.explicit_only;
   entry.spec.deprecated_for = row.deprecated_for;
   entry.spec.help = row.help;
@@ -146,15 +227,15 @@ Entry entry_of(const Row& row) {
   return entry;
 }
 
-Entry entry_of(const RouterRow& row) {
+Entry entry_of(const RouterRow& row, Texts& texts) {
   Entry entry;
   entry.spec.name = row.name;
   entry.spec.services = kRouter;
   entry.spec.section = "Router: not built yet";
   entry.spec.help = row.help;
-  entry.dest = normalized(row.name);
-  for (char& c : entry.dest)
-    c = c == '-' ? '_' : c;
+  std::string& dest = texts.emplace_back(row.name);
+  std::replace(dest.begin(), dest.end(), '-', '_');
+  entry.dest = dest;
   entry.type = row.type;
   entry.arity = row.type == "bool-flag" ? "0" : row.type.starts_with("list") ? "1+" : "1";
   entry.default_json = row.default_json;
@@ -163,13 +244,13 @@ Entry entry_of(const RouterRow& row) {
 
 }  // namespace
 
-std::vector<Entry> unbuilt_entries() {
+std::vector<Entry> unbuilt_entries(Texts& texts) {
   std::vector<Entry> entries;
   entries.reserve(std::size(kSchemaRows) + std::size(kRouterRows));
   for (const Row& row : kSchemaRows)
     entries.push_back(entry_of(row));
   for (const RouterRow& row : kRouterRows)
-    entries.push_back(entry_of(row));
+    entries.push_back(entry_of(row, texts));
   return entries;
 }
 

@@ -126,9 +126,25 @@ class Builder : public YAML::EventHandler {
   void close() {
     Open done = std::move(stack_.back());
     stack_.pop_back();
+    // The keys of the root are arguments; their reader knows every spelling of them.
+    if (!stack_.empty() && done.node.kind == YamlNode::Kind::kMap) refuse_twins(done.node);
     const std::size_t nodes = nodes_ - done.nodes_before + 1;
     if (done.anchor != 0) anchors_[done.anchor] = {done.node, nodes};
     attach(std::move(done.node));
+  }
+
+  static void refuse_twins(const YamlNode& map) {
+    std::map<std::string_view, const YamlNode*> seen;
+    for (std::size_t i = 0; i + 1 < map.children.size(); i += 2) {
+      const YamlNode& key = map.children[i];
+      if (key.kind != YamlNode::Kind::kScalar) continue;
+      const auto [earlier, is_new] = seen.emplace(key.text, &key);
+      if (is_new) continue;
+      throw Refused(std::to_string(key.line) + ":" + std::to_string(key.column) + ": the key " +
+                    shown(key.text) + " is given twice, first at " +
+                    std::to_string(earlier->second->line) + ":" +
+                    std::to_string(earlier->second->column));
+    }
   }
 
   void finish(YamlNode node, YAML::anchor_t anchor) {

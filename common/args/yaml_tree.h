@@ -27,7 +27,8 @@ struct YamlNode {
 };
 
 /// Parses one document. An empty text is an empty map. At most 20,000 nodes, aliases counted each
-/// time they are used, nested at most 32 deep; no tags. Errors are "line:column: reason".
+/// time they are used, nested at most 32 deep; no tags, and no key twice in a mapping below the
+/// root. Errors are "line:column: reason".
 Result<YamlNode> parse_yaml(const std::string& text);
 
 /// The node as JSON text; plain scalars become numbers, booleans and null as in YAML's core schema.

@@ -29,9 +29,11 @@ struct Point {
   std::uint64_t hit_count = 0;
 };
 
+using Points = std::map<std::string, Point, std::less<>>;
+
 struct Registry {
   std::mutex mutex;  // guards the rest; taken only when a test has set a point
-  std::map<std::string, Point, std::less<>> points;
+  Points points;
   std::string spec;
 };
 
@@ -76,6 +78,23 @@ Result<Point> parse_point(std::string_view text) {
                           "' (error, sleep(ms), abort, hang, N*action, N+action)");
 }
 
+Result<Points> parse_points(std::string_view spec) {
+  Points points;
+  for (std::string_view rest = spec; !rest.empty();) {
+    const auto semicolon = rest.find(';');
+    const std::string_view item = rest.substr(0, semicolon);
+    rest = semicolon == std::string_view::npos ? std::string_view{} : rest.substr(semicolon + 1);
+    if (item.empty()) continue;
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      return invalid_argument("failure point: '" + std::string(item) + "' is not name=action");
+    }
+    TANDEM_TRY(Point point, parse_point(item.substr(equals + 1)));
+    points.insert_or_assign(std::string(item.substr(0, equals)), point);
+  }
+  return points;
+}
+
 }  // namespace
 
 Status internal::hit_slow(std::string_view name) {
@@ -104,31 +123,18 @@ Status internal::hit_slow(std::string_view name) {
   return {};
 }
 
+Status check(std::string_view spec) {
+  return parse_points(spec).status();
+}
+
 Status configure(std::string_view spec) {
-  std::map<std::string, Point, std::less<>> points;
-  for (std::string_view rest = spec; !rest.empty();) {
-    const auto semicolon = rest.find(';');
-    const std::string_view item = rest.substr(0, semicolon);
-    rest = semicolon == std::string_view::npos ? std::string_view{} : rest.substr(semicolon + 1);
-    if (item.empty()) continue;
-    const auto equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      return invalid_argument("failure point: '" + std::string(item) + "' is not name=action");
-    }
-    TANDEM_TRY(Point point, parse_point(item.substr(equals + 1)));
-    points.insert_or_assign(std::string(item.substr(0, equals)), point);
-  }
+  TANDEM_TRY(Points points, parse_points(spec));
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   all.points = std::move(points);
   all.spec = std::string(spec);
   internal::any_set.store(!all.points.empty(), std::memory_order_relaxed);
   return {};
-}
-
-Status configure_from_environment() {
-  const char* spec = std::getenv("TANDEM_FAILPOINTS");
-  return configure(spec == nullptr ? "" : spec);
 }
 
 std::string active() {

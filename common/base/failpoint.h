@@ -1,7 +1,7 @@
 // Failure points for tests: a named place where a test may make the program fail, sleep or stop.
 //
-// Off unless the environment holds TANDEM_FAILPOINTS="name=action[;name=action]" at start, with
-// action one of
+// Off unless the program is started with --failure-points "name=action[;name=action]" (or the
+// variable TANDEM_FAILPOINTS), with action one of
 //   error | sleep(ms) | abort | hang | N*error (first N hits) | N+error (after N hits)
 // A process that has any set says so in its first log line. Cost when none is set: one relaxed
 // load.
@@ -31,8 +31,8 @@ inline Status hit(std::string_view name) {
 /// points.
 Status configure(std::string_view spec);
 
-/// Reads TANDEM_FAILPOINTS. Called once by each program before it starts threads.
-Status configure_from_environment();
+/// What configure() would say to `spec`; sets nothing.
+Status check(std::string_view spec);
 
 /// The active specification, empty when none.
 std::string active();

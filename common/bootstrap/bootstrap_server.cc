@@ -38,6 +38,7 @@ Result<std::uint16_t> BootstrapServer::start(const std::string& host, std::uint1
   add_routes(*router, impl_->directory, impl_->options.metrics);
   http::ServerOptions options;
   options.port_flag = impl_->options.port_flag;
+  options.limits.body_bytes = impl_->options.body_bytes_max;
   options.admit = [router](const http::Request& request) { return router->check(request); };
   options.on_http2 = [grpc = impl_->grpc.get()](int fd) {
     const Status status = grpc->accept_fd(fd);

@@ -17,6 +17,7 @@ struct BootstrapOptions {
   cluster::RegistryOptions registry{};
   cluster::DpRankTableOptions rooms{};
   int io_threads = 1;
+  std::uint64_t body_bytes_max = 64U << 20U;
   /// Serves GET /metrics.
   bool metrics = false;
   /// What a complaint about the address names.

@@ -232,6 +232,9 @@ void Fleet::connect(std::uint64_t number, const Result<std::string>& grpc_addres
   rpc::SessionClient::Options options;
   options.client.address = *grpc_address;
   if (!options_.api_key.empty()) options.client.authorization = "Bearer " + options_.api_key;
+  // Pings give up after three intervals: never before --worker-stall-timeout-ms does.
+  options.client.keepalive =
+      std::max(options.client.keepalive, Duration{options_.stall_timeout.ns / 2});
   options.router_incarnation = incarnation_;
   auto client =
       rpc::SessionClient::open(std::move(options), std::make_shared<Handler>(this, worker.key));

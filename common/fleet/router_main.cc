@@ -12,13 +12,20 @@
 #include "common/serve/process.h"
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tandem::fleet {
 namespace {
@@ -254,6 +261,24 @@ void drain(Program& program) {
   if (program.local) program.local->stop(seconds(5));
 }
 
+/// Runs a program that ends by itself on our stdout and stderr; its exit code, or 1.
+int run_to_end(const std::vector<std::string>& words) {
+  std::fflush(stdout);
+  std::vector<char*> argv;
+  for (const std::string& word : words)
+    argv.push_back(const_cast<char*>(word.c_str()));  // NOLINT: posix_spawn's signature
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, argv[0], nullptr, nullptr, argv.data(), environ);
+  if (error != 0) {
+    return serve::fail(args::Program::kRouter,
+                       unavailable("cannot start " + words.front() + ": " + std::strerror(error)));
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 1;
+  return WEXITSTATUS(status);
+}
+
 int dry_run(const args::Arguments& args) {
   const auto addresses = given_addresses(args.router);
   if (!addresses.ok()) return serve::fail(args.program, addresses.status());
@@ -265,11 +290,19 @@ int dry_run(const args::Arguments& args) {
     }
     return 0;
   }
+  std::set<std::vector<std::string>> different;
   for (const LocalWorkerSpec& spec : local_specs(args)) {
     std::printf("starts");
     for (const std::string& word : spec.argv)
       std::printf(" %s", word.c_str());
     std::printf("\n");
+    different.insert(spec.argv);
+  }
+  // Each kind of worker checks its own arguments and prints its own memory plan.
+  for (std::vector<std::string> argv : different) {
+    argv.emplace_back("--dry-run");
+    const int code = run_to_end(argv);
+    if (code != 0) return code;
   }
   return 0;
 }

@@ -79,6 +79,13 @@ Status LinkSet::judge(const HelloMessage& peer) const {
   }
   if (peer.incarnation == 0) return invalid_argument("incarnation: 0 is not one");
   if (peer.instance.empty()) return invalid_argument("instance: empty");
+  if (peer.transfer_backend != options_.transfer_backend) {
+    const bool own_first = options_.role == Role::kPrefill;
+    return failed_precondition("transfer_backend: prefill has " +
+                               (own_first ? options_.transfer_backend : peer.transfer_backend) +
+                               ", decode has " +
+                               (own_first ? peer.transfer_backend : options_.transfer_backend));
+  }
   const bool prefill = options_.role == Role::kPrefill;
   return make_plan(prefill ? options_.layout : peer.layout, prefill ? peer.layout : options_.layout)
       .status();
@@ -211,7 +218,8 @@ HelloMessage LinkSet::own_hello() const {
           .instance = options_.instance,
           .incarnation = options_.incarnation,
           .layout = options_.layout,
-          .data_address = options_.data_address};
+          .data_address = options_.data_address,
+          .transfer_backend = options_.transfer_backend};
 }
 
 std::optional<Time> LinkSet::next_deadline() const {

@@ -32,7 +32,8 @@ struct HelloMessage {
   std::string instance;           ///< stable over restarts, e.g. "10.0.0.7:30000#dp0.tp0"
   std::uint64_t incarnation = 0;  ///< random at process start, not 0
   LayoutDescriptor layout;
-  std::string data_address;  ///< of the transport, opaque
+  std::string data_address;           ///< of the transport, opaque
+  std::string transfer_backend = {};  ///< --disaggregation-transfer-backend: equal on both ends
 };
 
 /// Second message each way: the verdict over the peer's hello.
@@ -119,6 +120,7 @@ struct LinkOptions {
   std::uint64_t incarnation = 0;
   LayoutDescriptor layout;
   std::string data_address;
+  std::string transfer_backend = {};
   Duration tick_interval = seconds(1);
   Duration lost_after = seconds(3);   ///< without a tick
   Duration stuck_after = seconds(3);  ///< without a tick that shows progress

@@ -126,6 +126,7 @@ TEST(Layout, PartsCoverThePageWithoutGaps) {
 struct Wires {
   static LinkOptions options(Role role, const char* instance, std::uint64_t incarnation) {
     LinkOptions o;
+    o.transfer_backend = "mooncake";
     o.role = role;
     o.instance = instance;
     o.incarnation = incarnation;
@@ -195,6 +196,8 @@ TEST(LinkSet, BothSidesHearWhyAPairIsRefused) {
   const Row rows[] = {
       {[](LinkOptions& o) { o.layout.page_size = 32; }, "page_size: prefill has 16, decode has 32"},
       {[](LinkOptions& o) { o.role = Role::kPrefill; }, "role: both ends are prefill"},
+      {[](LinkOptions& o) { o.transfer_backend = "nixl"; },
+       "transfer_backend: prefill has mooncake, decode has nixl"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.why);

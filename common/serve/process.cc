@@ -79,7 +79,8 @@ Started start_process(const args::ParseOutcome& outcome) {
   if (outcome.action == args::ParseOutcome::Action::kExit)
     return {.exits = true, .exit_status = outcome.exit_code};
   obs::set_level(log_level(outcome.args.observability.log_level));
-  if (const Status status = failpoint::configure_from_environment(); !status.ok()) {
+  const std::string points_asked = outcome.args.observability.failure_points.value_or("");
+  if (const Status status = failpoint::configure(points_asked); !status.ok()) {
     return {.exits = true, .exit_status = fail(outcome.args.program, status)};
   }
   if (const std::string points = failpoint::active(); !points.empty()) {

@@ -137,6 +137,7 @@ class DecodeRole final : public PdRole {
     std::uint32_t attempt = 0;
     Time deadline;
     Time receive_began;
+    std::int64_t grant_count = 0;
   };
 
   PairHubEvents hub_events() {
@@ -267,10 +268,18 @@ class DecodeRole final : public PdRole {
     } else if (auto* close = std::get_if<handoff::CloseLanding>(&action)) {
       transport_->close_landing(close->name);
     } else if (auto* message = std::get_if<handoff::ToPrefill>(&action)) {
+      count_grant(*message);
       hub_->send(message->peer, message->message);
     }
     // ReceiveStarted needs nothing here. PagesNotNeeded and ReturnPages: the pages belong to the
     // reservation, which ends as a whole.
+  }
+
+  void count_grant(const handoff::ToPrefill& message) {
+    const auto* grant = std::get_if<handoff::GrantMessage>(&message.message);
+    if (grant == nullptr) return;
+    const auto found = incoming_.find(core::RequestId{grant->name.request_id});
+    if (found != incoming_.end()) ++found->second.grant_count;
   }
 
   void give_pages(const handoff::NeedPages& need) {
@@ -304,6 +313,7 @@ class DecodeRole final : public PdRole {
     obs::debug("kv_transfer_done",
                {{"request", core::to_string(id)},
                 {"pages", done.pages.size()},
+                {"grants", incoming.grant_count},
                 {"bytes", adopt.timings.kv_transfer_bytes},
                 {"ms", static_cast<double>(adopt.timings.kv_transfer.ns) * 1e-6}});
     incoming.phase = Phase::kRunning;

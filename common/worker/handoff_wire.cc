@@ -80,6 +80,7 @@ struct LinkWriter {
     offer->set_incarnation(hello.incarnation);
     write_layout(hello.layout, offer->mutable_layout());
     offer->set_data_address(hello.data_address);
+    offer->set_transfer_backend(hello.transfer_backend);
   }
 
   void operator()(const handoff::LinkAnswerMessage& answer) const {
@@ -158,6 +159,7 @@ Result<PairValue> read_offer(const v1::LinkOffer& offer) {
   hello.incarnation = offer.incarnation();
   hello.layout = read_layout(offer.layout());
   hello.data_address = offer.data_address();
+  hello.transfer_backend = offer.transfer_backend();
   return PairValue(handoff::LinkMessage(std::move(hello)));
 }
 

@@ -37,6 +37,7 @@ handoff::LinkOptions link_options(const PdOptions& options, std::string data_add
   link.incarnation = options.incarnation;
   link.layout = options.layout;
   link.data_address = std::move(data_address);
+  link.transfer_backend = options.transfer_backend;
   link.tick_interval = options.tick_interval;
   link.lost_after = options.peer_lost_after;
   link.stuck_after = options.peer_stuck_after;

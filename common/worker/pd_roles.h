@@ -21,6 +21,7 @@ struct PdOptions {
   std::uint64_t incarnation = 0;
   handoff::LayoutDescriptor layout;
   std::uint32_t grant_window_pages = 64;
+  std::string transfer_backend = {};
   std::string authorization = {};  ///< for the pair streams that it opens
   Duration tick_interval = milliseconds(500);
   /// A peer that has not ticked for so long is lost,

@@ -3,8 +3,10 @@
 #include "common/args/args.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -71,26 +73,121 @@ Result<std::int64_t> choose_context(const args::ModelOptions& options,
   return asked;
 }
 
-Status choose_pool(const args::Arguments& args, WorkerPlan& plan) {
+/// What a person may turn to make a plan fit, and what the sizes of all buffers follow from.
+struct Knobs {
+  std::int64_t context_length = 0;
+  std::int64_t chunk = -1;  ///< tokens; -1: whole prompts
+  std::int64_t running = 0;
+};
+
+/// Fills limits and memory.
+void size_buffers(const args::Arguments& args, const Knobs& knobs, WorkerPlan& plan) {
+  plan.context_length = knobs.context_length;
+  // A step holds one chunk (or one whole prompt) and one token of each running request.
+  const std::int64_t prompt_tokens =
+      knobs.chunk > 0
+          ? knobs.chunk
+          : std::max<std::int64_t>(args.scheduling.max_prefill_tokens, knobs.context_length);
+  plan.limits.token_count_max =
+      std::min(prompt_tokens, knobs.context_length + kLogitRowsMax) + knobs.running;
+  plan.limits.logit_row_count_max = std::min(knobs.running, kLogitRowsMax);
+  plan.limits.context_length = knobs.context_length;
+  plan.memory = model::plan_memory(plan.config,
+                                   {.backend = plan.backend,
+                                    .weight_dtype = plan.dtype,
+                                    .quantization = plan.quantization,
+                                    .kv_dtype = plan.dtype,
+                                    .limits = plan.limits,
+                                    .page_size = plan.page_size});
+}
+
+std::uint64_t budget_of(const WorkerPlan& plan) {
+  return static_cast<std::uint64_t>(plan.fraction * static_cast<double>(plan.memory_bytes));
+}
+
+/// Pages that fit beside everything else; 0 also when nothing else fits.
+std::int64_t pages_that_fit(const WorkerPlan& plan) {
   const std::uint64_t fixed = plan.memory.fixed_bytes() + plan.transfer_bytes;
-  const auto budget =
-      static_cast<std::uint64_t>(plan.fraction * static_cast<double>(plan.memory_bytes));
-  const std::uint64_t page = plan.memory.page_bytes;
-  if (budget < fixed + page) {
-    return invalid_argument(
-        fmt::format("argument --mem-fraction-static: weights and buffers need {:.3f} GiB of {:.3f} "
-                    "GiB ({} of the {:.3f} "
-                    "GiB that this process may use), nothing is left for the KV cache; raise "
-                    "--mem-fraction-static above "
-                    "{:.3f} or use a smaller model",
-                    gib(fixed),
-                    gib(budget),
-                    plan.fraction,
-                    gib(plan.memory_bytes),
-                    static_cast<double>(fixed + page) /
-                        static_cast<double>(std::max<std::uint64_t>(plan.memory_bytes, 1))));
+  const std::uint64_t budget = budget_of(plan);
+  return budget < fixed ? 0 : static_cast<std::int64_t>((budget - fixed) / plan.memory.page_bytes);
+}
+
+/// The largest value in [1, most] that satisfies a condition which holds below some value and
+/// nowhere above it; 0 when there is none.
+template <class Holds>
+std::int64_t largest(std::int64_t most, Holds&& holds) {
+  std::int64_t low = 0;
+  std::int64_t high = most;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low + 1) / 2;
+    if (holds(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
   }
-  const auto fits = static_cast<std::int64_t>((budget - fixed) / page);
+  return low;
+}
+
+std::int64_t pages_with(const args::Arguments& args, const Knobs& knobs, WorkerPlan plan) {
+  size_buffers(args, knobs, plan);
+  return pages_that_fit(plan);
+}
+
+/// "--mem-fraction-static 0.25, --chunked-prefill-size 512 or ...": each alone makes room for the
+/// buffers and one page. "" when nothing does.
+std::string remedies(const args::Arguments& args, const Knobs& knobs, const WorkerPlan& plan) {
+  std::vector<std::string> found;
+  const auto room = [&args, &plan](const Knobs& each) { return pages_with(args, each, plan) > 0; };
+  const std::int64_t page = plan.page_size;
+  const std::int64_t chunk_now =
+      knobs.chunk > 0 ? std::min(knobs.chunk, knobs.context_length) : knobs.context_length;
+  const std::int64_t chunk = page * largest(chunk_now / page, [&](std::int64_t pages) {
+                               Knobs each = knobs;
+                               each.chunk = pages * page;
+                               return room(each);
+                             });
+  if (chunk > 0) found.push_back(fmt::format("--chunked-prefill-size {}", chunk));
+  const std::int64_t running = largest(knobs.running, [&](std::int64_t count) {
+    Knobs each = knobs;
+    each.running = count;
+    return room(each);
+  });
+  if (running > 0) found.push_back(fmt::format("--max-running-requests {}", running));
+  const std::int64_t context = largest(knobs.context_length, [&](std::int64_t tokens) {
+    Knobs each = knobs;
+    each.context_length = tokens;
+    return room(each);
+  });
+  if (context > 0) found.push_back(fmt::format("--context-length {}", context));
+  return fmt::format("{}", fmt::join(found, " or "));
+}
+
+/// Weights and buffers leave no room for a single page.
+Status nothing_left(const args::Arguments& args, const Knobs& knobs, const WorkerPlan& plan) {
+  const std::uint64_t fixed = plan.memory.fixed_bytes() + plan.transfer_bytes;
+  const double needed = static_cast<double>(fixed + plan.memory.page_bytes) /
+                        static_cast<double>(std::max<std::uint64_t>(plan.memory_bytes, 1));
+  // Rounded up, so that the value that is named fits.
+  const double named = std::ceil(needed * 1e4) / 1e4;
+  std::string remedy;
+  if (named < 1) remedy = fmt::format("raise --mem-fraction-static above {:.4f}", named);
+  if (const std::string others = remedies(args, knobs, plan); !others.empty())
+    remedy += (remedy.empty() ? "what fits is " : ", or what also fits is ") + others;
+  if (remedy.empty()) remedy = "no value of another argument makes room; use a smaller model";
+  return invalid_argument(
+      fmt::format("argument --mem-fraction-static: weights and buffers need {:.3f} GiB of {:.3f} "
+                  "GiB ({} of the {:.3f} GiB that this process may use), nothing is left for the "
+                  "KV cache; {}",
+                  gib(fixed),
+                  gib(budget_of(plan)),
+                  plan.fraction,
+                  gib(plan.memory_bytes),
+                  remedy));
+}
+
+Status choose_pool(const args::Arguments& args, WorkerPlan& plan) {
+  const std::int64_t fits = pages_that_fit(plan);
   std::int64_t pages = fits;
   if (args.kv_cache.max_total_tokens) {
     const auto asked = static_cast<std::int64_t>(*args.kv_cache.max_total_tokens) / plan.page_size;
@@ -108,6 +205,18 @@ Status choose_pool(const args::Arguments& args, WorkerPlan& plan) {
   plan.page_count = std::min<std::int64_t>(pages, INT32_MAX);
   plan.max_total_tokens = plan.page_count * plan.page_size;
   return {};
+}
+
+/// What memory would hold, had nobody capped pool or context.
+void find_largest(const args::Arguments& args, const Knobs& knobs, WorkerPlan& plan) {
+  const std::int64_t page = plan.page_size;
+  const std::int64_t tokens = pages_that_fit(plan) * page;
+  plan.largest_context = largest(tokens, [&](std::int64_t context) {
+    Knobs each = knobs;
+    each.context_length = context;
+    return pages_with(args, each, plan) * page >= context;
+  });
+  plan.largest_batch = tokens / ((plan.context_length + page - 1) / page * page);
 }
 
 }  // namespace
@@ -154,67 +263,18 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
   plan.chunked_prefill_size = static_cast<std::int32_t>(chunk);
   const std::int64_t asked_running =
       args.scheduling.max_running_requests ? *args.scheduling.max_running_requests : kRunningMax;
-  // A step holds one chunk (or one whole prompt) and one token of each running request.
-  const std::int64_t prompt_tokens =
-      chunk > 0 ? chunk
-                : std::max<std::int64_t>(args.scheduling.max_prefill_tokens, plan.context_length);
-  plan.limits.token_count_max =
-      std::min(prompt_tokens, plan.context_length + kLogitRowsMax) + asked_running;
-  plan.limits.logit_row_count_max = std::min(asked_running, kLogitRowsMax);
-  plan.limits.context_length = plan.context_length;
-  plan.memory = model::plan_memory(plan.config,
-                                   {.backend = plan.backend,
-                                    .weight_dtype = plan.dtype,
-                                    .quantization = plan.quantization,
-                                    .kv_dtype = plan.dtype,
-                                    .limits = plan.limits,
-                                    .page_size = plan.page_size});
   if (args.disaggregation.mode != args::DisaggregationMode::kNull)
     plan.transfer_bytes = kTransferBytes;
+  const Knobs knobs{
+      .context_length = plan.context_length, .chunk = chunk, .running = asked_running};
+  size_buffers(args, knobs, plan);
+  if (pages_that_fit(plan) < 1) return nothing_left(args, knobs, plan);
   TANDEM_TRY(choose_pool(args, plan));
+  find_largest(args, knobs, plan);
   const std::int64_t derived = std::clamp<std::int64_t>(plan.max_total_tokens / 2, 1, kRunningMax);
   plan.max_running_requests =
       static_cast<std::int32_t>(args.scheduling.max_running_requests ? asked_running : derived);
   return plan;
-}
-
-std::string plan_text(const WorkerPlan& plan) {
-  const model::MemoryPlan& memory = plan.memory;
-  std::string out = "memory plan\n";
-  const auto row = [&out](const char* name, std::uint64_t bytes, const std::string& formula) {
-    out += fmt::format("  {:<18} {:>14} bytes  {}\n", name, bytes, formula);
-  };
-  row("weights",
-      memory.weight_bytes,
-      fmt::format("{} matrices, norms and biases",
-                  plan.quantization == model::Quantization::kNone
-                      ? kernels::dtype_name(plan.dtype)
-                      : model::quantization_name(plan.quantization)));
-  row("embedding",
-      memory.embedding_bytes,
-      fmt::format("{} x {}", plan.config.vocab_size, plan.config.hidden_size));
-  row("rotary tables", memory.rope_bytes, fmt::format("{} positions", plan.context_length));
-  row("activations",
-      memory.activation_bytes,
-      fmt::format("{} tokens in a step", plan.limits.token_count_max));
-  row("logits", memory.logit_bytes, fmt::format("{} rows", plan.limits.logit_row_count_max));
-  row("KV pool",
-      plan.pool_bytes(),
-      fmt::format("{} pages x {} bytes ({} tokens a page)",
-                  plan.page_count,
-                  memory.page_bytes,
-                  plan.page_size));
-  row("transfer buffers",
-      plan.transfer_bytes,
-      plan.transfer_bytes == 0 ? "no disaggregation" : "units in flight");
-  row("total",
-      plan.total_bytes(),
-      fmt::format("of {} that this process may use", plan.memory_bytes));
-  out += fmt::format("  longest request    {:>14} tokens\n",
-                     std::min(plan.context_length, plan.max_total_tokens));
-  out += fmt::format("  running requests   {:>14} at most\n", plan.max_running_requests);
-  out += fmt::format("  kernels            {:>14}\n", kernels::family_name(plan.backend->family()));
-  return out;
 }
 
 }  // namespace tandem::worker

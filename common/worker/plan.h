@@ -7,8 +7,11 @@
 #include "common/model/memory_plan.h"
 #include "kernels/api/backend.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tandem::worker {
 
@@ -29,6 +32,8 @@ struct WorkerPlan {
   std::int32_t max_running_requests = 0;
   std::int32_t chunked_prefill_size = -1;
   std::uint64_t transfer_bytes = 0;  ///< buffers of the KV transport
+  std::int64_t largest_context = 0;  ///< tokens of one request that memory would hold
+  std::int64_t largest_batch = 0;    ///< requests of context_length that memory would hold
 
   [[nodiscard]] std::uint64_t pool_bytes() const {
     return static_cast<std::uint64_t>(page_count) * memory.page_bytes;
@@ -39,12 +44,23 @@ struct WorkerPlan {
   }
 };
 
-/// Reads config.json only. Errors name the flag, what was asked, what there is, and a value that
-/// works.
+/// What the headers of the weight files say. Nothing of the weights themselves is read.
+struct CheckpointFacts {
+  std::uint64_t byte_count = 0;
+  std::size_t tensor_count = 0;
+  std::vector<std::pair<std::string, std::size_t>> types;  ///< "BF16", tensors of it
+};
+
+/// Reads config.json only. Errors name the flag, what was asked, what there is, and the nearest
+/// values that fit.
 Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_bytes);
 
-/// The plan as a table for people: --dry-run and the start-up log.
-std::string plan_text(const WorkerPlan& plan);
+/// Reads the headers of the model's safetensors files. NotFound when the folder has none.
+Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder);
+
+/// The plan as a table for people: every part with its bytes and the formula behind them, and what
+/// fits at most. `checkpoint` is null when there are no weight files.
+std::string plan_text(const WorkerPlan& plan, const CheckpointFacts* checkpoint);
 
 /// The backend that --kernel-family (or --attention-backend) names, or why this machine cannot.
 Result<const kernels::Backend*> select_backend(const args::Arguments& args);

@@ -1,16 +1,19 @@
 #include "common/worker/session_endpoint.h"
 
 #include "common/obs/log.h"
+#include "common/serve/request_log.h"
 
 #include <utility>
 
 namespace tandem::worker {
 
-SessionEndpoint::SessionEndpoint(rpc::WorkerInfo info,
-                                 Role* role,
-                                 engine::Engine* engine,
-                                 EngineLoop* loop)
-    : info_(std::move(info)), role_(role), engine_(engine), loop_(loop) {}
+SessionEndpoint::SessionEndpoint(
+    rpc::WorkerInfo info, Role* role, engine::Engine* engine, EngineLoop* loop, bool log_requests)
+    : info_(std::move(info)),
+      role_(role),
+      engine_(engine),
+      loop_(loop),
+      log_requests_(log_requests) {}
 
 SessionEndpoint::Session* SessionEndpoint::find(std::uint64_t session) {
   const auto found = sessions_.find(session);
@@ -49,13 +52,17 @@ void SessionEndpoint::submit(std::uint64_t session, rpc::Submission&& submission
   const std::uint32_t attempt = submission.attempt;
   from->running[id] = attempt;
   // Sinks run on the engine thread, as the rest of this class does.
+  auto sink = [this, session](core::TokenEvent&& event) {
+    Session* to = find(session);
+    if (to == nullptr) return;
+    if (event.finish) to->running.erase(event.request);
+    to->events.push_back(std::move(event));
+  };
+  const auto take = [&](core::EventSink events) {
+    return role_->submit(std::move(submission), std::move(events));
+  };
   const Status status =
-      role_->submit(std::move(submission), [this, session](core::TokenEvent&& event) {
-        Session* to = find(session);
-        if (to == nullptr) return;
-        if (event.finish) to->running.erase(event.request);
-        to->events.push_back(std::move(event));
-      });
+      log_requests_ ? serve::submit_logged(submission.request, sink, take) : take(sink);
   if (status.ok()) return;
   from->running.erase(id);
   from->stream->send_rejected(id, attempt, status);

@@ -20,7 +20,12 @@ class SessionEndpoint final : public rpc::SessionHandler,
                               public LoopClient,
                               public std::enable_shared_from_this<SessionEndpoint> {
  public:
-  SessionEndpoint(rpc::WorkerInfo info, Role* role, engine::Engine* engine, EngineLoop* loop);
+  /// `log_requests`: a line for each submission and for its end.
+  SessionEndpoint(rpc::WorkerInfo info,
+                  Role* role,
+                  engine::Engine* engine,
+                  EngineLoop* loop,
+                  bool log_requests);
 
   rpc::WorkerInfo worker_info() override { return info_; }
 
@@ -58,6 +63,7 @@ class SessionEndpoint final : public rpc::SessionHandler,
   Role* role_;
   engine::Engine* engine_;
   EngineLoop* loop_;
+  bool log_requests_;
   std::map<std::uint64_t, Session> sessions_;
   std::atomic<bool> draining_{false};
 };

@@ -25,6 +25,7 @@ class StatusLog final : public LoopClient {
                {"queued", load.waiting_requests},
                {"used_tokens", load.used_tokens},
                {"token_usage", usage},
+               {"new_token_ratio", engine_->new_token_ratio()},
                {"tokens_per_s", load.generation_throughput}});
   }
 

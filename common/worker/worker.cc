@@ -9,10 +9,13 @@
 #include "common/worker/status_log.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <future>
+#include <set>
 #include <utility>
 
 namespace tandem::worker {
@@ -70,8 +73,11 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
       worker->engine_.get(), [model = worker->model_.get()] { return model->progress(); });
   worker->describe(args, plan, addresses);
   TANDEM_TRY(worker->make_role(args, plan, addresses));
-  worker->endpoint_ = std::make_shared<SessionEndpoint>(
-      worker->info_, worker->role_.get(), worker->engine_.get(), worker->loop_.get());
+  worker->endpoint_ = std::make_shared<SessionEndpoint>(worker->info_,
+                                                        worker->role_.get(),
+                                                        worker->engine_.get(),
+                                                        worker->loop_.get(),
+                                                        args.observability.log_requests);
   worker->generator_ = std::make_shared<LocalGenerator>(
       worker->role_.get(), worker->engine_.get(), worker->loop_.get(), [raw = worker.get()] {
         return raw->extra_info();
@@ -86,6 +92,27 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
   return worker;
 }
 
+namespace {
+
+/// Without weight files the reader would complain about one of them; the person asked for a format.
+Status check_weight_files(const args::ModelOptions& model) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    if (fs::exists(fs::path(model.model_path) / name, error)) return {};
+  }
+  std::set<std::string> found;
+  for (const auto& entry : fs::directory_iterator(model.model_path, error))
+    found.insert(entry.path().filename().string());
+  return not_found(
+      fmt::format("argument --load-format: {}: no matching weight files in {}; found: {}",
+                  args::to_string(model.load_format),
+                  model.model_path,
+                  found.empty() ? "nothing" : fmt::format("{}", fmt::join(found, ", "))));
+}
+
+}  // namespace
+
 Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
   pool_ = std::make_unique<kernels::ThreadPool>(args.runtime.compute_threads);
   model::LoadOptions options;
@@ -94,6 +121,9 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
                   : plan.dtype == kernels::DType::kF16 ? model::DTypeChoice::kF16
                                                        : model::DTypeChoice::kBf16;
   options.override_json = args.model.json_model_override_args;
+  options.dummy_weights = args.model.load_format == args::LoadFormat::kDummy;
+  options.dummy_seed = args.runtime.random_seed;
+  if (!options.dummy_weights) TANDEM_TRY(check_weight_files(args.model));
   options.quantization = plan.quantization;
   options.backend = plan.backend;
   options.pool = pool_.get();
@@ -167,6 +197,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.instance = addresses.host + ":" + std::to_string(addresses.http_port);
   options.incarnation = info_.incarnation;
   if (args.server.api_key) options.authorization = "Bearer " + *args.server.api_key;
+  options.transfer_backend = args::to_string(args.disaggregation.transfer_backend);
   options.layout.page_size = static_cast<std::uint32_t>(plan.page_size);
   options.layout.layer_count = static_cast<std::uint32_t>(layout.layer_count);
   options.layout.kv_head_count = static_cast<std::uint32_t>(layout.kv_head_count);

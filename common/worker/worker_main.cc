@@ -117,14 +117,26 @@ Status open_door(Program& program) {
   return program.door->open(std::move(setup));
 }
 
+/// The pool is never larger than memory allows, whatever was asked for; said, not hidden.
+void warn_of_clamped_pool(const args::Arguments& args, const WorkerPlan& plan) {
+  const auto asked = static_cast<std::int64_t>(args.kv_cache.max_total_tokens.value_or(0));
+  if (asked / plan.page_size <= plan.page_count) return;
+  obs::warn("argument",
+            {{"note",
+              "--max-total-tokens " + std::to_string(asked) + " is more than memory holds; using " +
+                  std::to_string(plan.max_total_tokens) + " (see --mem-fraction-static)"}});
+}
+
 Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
+  warn_of_clamped_pool(args, plan);
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
   TANDEM_TRY(const std::string bootstrap_address, start_bootstrap(program));
   obs::info("plan",
-            {{"kernels", kernels::family_name(plan.backend->family())},
+            {{"load_format", args::to_string(args.model.load_format)},
+             {"kernels", kernels::family_name(plan.backend->family())},
              {"dtype", kernels::dtype_name(plan.dtype)},
              {"weights_bytes", plan.memory.weight_bytes},
              {"pool_pages", plan.page_count},
@@ -172,7 +184,10 @@ void drain(Program& program) {
 int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
-  std::fputs(plan_text(*plan).c_str(), stdout);
+  const auto facts = read_checkpoint_facts(args.model.model_path);
+  if (!facts.ok() && facts.status().code() != Code::kNotFound)
+    return serve::fail(args.program, facts.status());
+  std::fputs(plan_text(*plan, facts.ok() ? &*facts : nullptr).c_str(), stdout);
   return 0;
 }
 

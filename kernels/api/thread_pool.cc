@@ -1,7 +1,10 @@
 #include "kernels/api/thread_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <new>
+#include <string>
 #include <system_error>
 
 namespace tandem::kernels {
@@ -32,6 +35,8 @@ ThreadPool::ThreadPool(std::size_t threads) {
   for (std::size_t worker = 1; worker < threads; ++worker) {
     try {
       workers_.emplace_back([this, worker] { worker_main(worker); });
+      const std::string name = "compute-" + std::to_string(worker);
+      pthread_setname_np(workers_.back().native_handle(), name.c_str());
     } catch (const std::system_error&) {
       break;
     }

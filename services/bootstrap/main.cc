@@ -10,7 +10,10 @@ using tandem::Status;
 
 Status serve(const tandem::args::Arguments& args, tandem::serve::Signals& signals) {
   tandem::bootstrap::BootstrapServer server(
-      {.metrics = args.observability.enable_metrics, .port_flag = "--port"});
+      {.io_threads = static_cast<int>(args.server.http_threads),
+       .body_bytes_max = args.server.max_body_bytes,
+       .metrics = args.observability.enable_metrics,
+       .port_flag = "--port"});
   TANDEM_TRY(const std::uint16_t port, server.start(args.server.host, args.server.port));
   if (args.server.port_file) {
     TANDEM_TRY(tandem::serve::write_port_file(*args.server.port_file,

@@ -119,8 +119,8 @@ class Program:
 class Cluster:
     """Starts programs in one temporary folder and takes them down in the end."""
 
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, folder, programs=BIN, env=None):
+        self.folder, self.bin, self.env = pathlib.Path(folder), programs, env or {}
         self.temporary = self.folder / "test-tmp"
         self.temporary.mkdir()
         self.programs = []
@@ -129,14 +129,14 @@ class Cluster:
         name = name or f"{program}-{len(self.programs)}"
         log = self.folder / f"{name}.log"
         ports = self.folder / f"{name}.ports"
-        command = [str(BIN / program), *map(str, args)]
+        command = [str(self.bin / program), *map(str, args)]
         if port_file:
             if not any(str(a).startswith("--port") for a in args):
                 command += ["--port", "0"]
             command += ["--port-file", str(ports)]
         with open(log, "wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
-                                       env={**os.environ, "TMPDIR": str(self.temporary), **(env or {})},
+                                       env={**os.environ, "TMPDIR": str(self.temporary), **self.env, **(env or {})},
                                        start_new_session=True)
         started = Program(name, process, ports, log)
         self.programs.append(started)

@@ -282,12 +282,6 @@ def test_requests_and_steps_are_logged_when_asked(cluster):
     assert 1 <= steps[0] <= 4 and steps[1] >= 39, steps
 
 
-def test_log_level(cluster):
-    server = cluster.unified("--log-level", "error")
-    generate(server.url, text="Hello", sampling_params=greedy(4))
-    assert server.text() == "", "nothing was wrong, so nothing is said"
-
-
 def test_metrics_only_when_asked(cluster):
     without, server = cluster.unified(), cluster.unified("--enable-metrics")
     assert http("GET", without.url + "/metrics")[0] == 404
@@ -480,7 +474,7 @@ def test_no_ops_and_fall_backs_are_told(cluster):
     assert server.info()["sampling_backend"] == "pytorch"
     plain = cluster.unified()
     assert "--disable-overlap" not in plain.text() and "--sampling" not in plain.text()
-    for format_name in ("pt", "gguf", "dummy"):
+    for format_name in ("pt", "gguf", "npcache"):
         code, _, err = run("prefill-server", *MODEL, "--load-format", format_name)
         assert code == 2 and f"argument --load-format: {format_name}" in err and "safetensors" in err
     # none is the only grammar backend of this build: constrained requests are refused by name.
@@ -509,7 +503,9 @@ def test_tokenizer_from_another_folder(cluster, tmp_path):
 @pytest.mark.parametrize("method,to_busy", [("round_robin", 3), ("shortest_queue", 0)])
 def test_load_balance_method(cluster, method, to_busy):
     """One worker is held by a long request: in turn, or away from it."""
-    router = cluster.start("router", *MODEL, "--dp", 2, "--load-balance-method", method)
+    # The slow kernels make the long one last longer than any pause of this test.
+    router = cluster.start("router", *MODEL, "--dp", 2, "--load-balance-method", method,
+                           "--kernel-family", "reference", "--compute-threads", 1)
 
     def progress_and_running():
         return [(s["num_running_reqs"], s["progress"]) for s in router.info()["internal_states"]]
@@ -521,7 +517,7 @@ def test_load_balance_method(cluster, method, to_busy):
     answers = []
     while len(answers) < 4 and most < 2:
         thread = threading.Thread(target=lambda: answers.append(
-            generate(router.url, text="Hello", sampling_params=greedy(300))))
+            generate(router.url, text="Hello", sampling_params=greedy(40))))
         thread.start()
         while thread.is_alive():
             most = max(most, *(n for n, _ in progress_and_running()))
