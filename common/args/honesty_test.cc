@@ -270,6 +270,7 @@ TEST(Honesty, StatusFollowsFromTheDescription) {
   const Registry registry(args);
   const auto is = [&](std::string_view name) { return readiness(*registry.find(name)); };
   EXPECT_EQ(is("page-size"), Readiness::kWorks);
+  EXPECT_EQ(is("quantization"), Readiness::kWorks) << "one choice works, and not by itself";
   EXPECT_EQ(is("load-format"), Readiness::kWorks) << "several choices work";
   EXPECT_EQ(is("device"), Readiness::kNeedsHardware) << "all but cpu";
   EXPECT_EQ(is("sampling-backend"), Readiness::kNeedsHardware);

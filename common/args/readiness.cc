@@ -14,13 +14,17 @@ bool holds(std::string_view list, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-/// The choices that this build cannot do; nothing when it can do several.
+/// The choices that this build cannot do when it can do one only, which is in force by itself; else
+/// nothing.
 std::vector<std::string_view> missing_choices(const Entry& entry) {
   const std::string usable = entry.ops->usable(entry.spec);
   std::set<std::string, std::less<>> here;
   for (std::string_view word : split_list(usable))
     here.emplace(word.substr(std::min(word.find_first_not_of(' '), word.size())));
   if (here.size() != 1) return {};
+  const bool by_itself = entry.default_json == "\"" + *here.begin() + "\"" ||
+                         entry.spec.default_note.starts_with("computed");
+  if (!by_itself) return {};
   std::vector<std::string_view> missing;
   for (std::string_view choice : split_list(entry.spec.choices)) {
     if (here.count(choice) == 0) missing.push_back(choice);
