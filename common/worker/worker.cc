@@ -94,6 +94,8 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
 
 namespace {
 
+constexpr std::size_t kFilesNamed = 12;
+
 /// Without weight files the reader would complain about one of them; the person asked for a format.
 Status check_weight_files(const args::ModelOptions& model) {
   namespace fs = std::filesystem;
@@ -102,10 +104,13 @@ Status check_weight_files(const args::ModelOptions& model) {
     if (fs::exists(fs::path(model.model_path) / name, error)) return {};
   }
   std::set<std::string> found;
-  for (const auto& entry : fs::directory_iterator(model.model_path, error))
-    found.insert(entry.path().filename().string());
+  fs::directory_iterator entry(model.model_path, error);
+  for (; !error && entry != fs::directory_iterator() && found.size() < kFilesNamed;
+       entry.increment(error))
+    found.insert(entry->path().filename().string());
   return not_found(
-      fmt::format("argument --load-format: {}: no matching weight files in {}; found: {}",
+      fmt::format("argument --load-format: {}: no matching weight files in {}; found: {}; expected "
+                  "model.safetensors or model.safetensors.index.json",
                   args::to_string(model.load_format),
                   model.model_path,
                   found.empty() ? "nothing" : fmt::format("{}", fmt::join(found, ", "))));

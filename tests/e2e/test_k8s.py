@@ -76,6 +76,9 @@ def test_our_programs_take_the_command_lines(name, tmp_path):
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert ports[container[probe]["httpGet"]["port"]] == wanted, (owner, probe)
             assert container[probe]["httpGet"]["path"].startswith("/health"), (owner, probe)
+        if words[0] == "bootstrap-server":
+            seen.add(words[0])
+            continue  # has no requests that would have to end
         grace = pod["terminationGracePeriodSeconds"]
         assert grace > resolved["shutdown_grace_period_secs"], f"{owner} is killed before it has drained"
         seen.add(words[0])
