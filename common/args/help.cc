@@ -95,7 +95,7 @@ std::string number_words(const Spec& spec, bool is_float) {
 
 std::string allowed_words(const Entry& entry) {
   if (entry.is_switch()) return "the flag alone; true or false in a config file";
-  const std::string usable =
+  std::string usable =
       entry.built() ? entry.ops->usable(entry.spec) : joined(entry.spec.choices, ", ");
   if (!usable.empty()) return usable;
   if (entry.type == "bool") return "true or false";

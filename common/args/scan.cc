@@ -220,7 +220,7 @@ std::vector<Given> scan_command_line(
     }
     words.push_back(word);
   }
-  return Scanner(registry, program, errors).scan(std::move(words));
+  return Scanner(registry, program, errors).scan(words);
 }
 
 std::vector<Given> read_environment(const Registry& registry,

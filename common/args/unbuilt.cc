@@ -26,11 +26,13 @@ struct Row {
   std::string_view help;
 };
 
+// NOLINTBEGIN(readability-identifier-naming): one letter, or the table below would not be one.
 constexpr Services R = kRouter;
 constexpr Services P = kPrefill;
 constexpr Services D = kDecode;
 constexpr Services B = kBootstrap;
 constexpr Services U = kUnified;
+// NOLINTEND(readability-identifier-naming)
 
 // clang-format off
 constexpr Row kSchemaRows[] = {

@@ -168,7 +168,7 @@ class Builder : public YAML::EventHandler {
 
 std::string scalar_json(const YamlNode& node) {
   if (!node.plain) return json_string(node.text);
-  const std::string word = lower(node.text);
+  std::string word = lower(node.text);
   if (word == "true" || word == "false") return word;
   // JSON knows no "+1", "01", "1." or ".5": such scalars stay text.
   const bool starts_like_one =

@@ -51,7 +51,7 @@ Result<std::uint16_t> BootstrapServer::start(const std::string& host, std::uint1
       [router](http::Request&& request, std::shared_ptr<http::ResponseWriter> writer) {
         (*router)(std::move(request), std::move(writer));
       });
-  const auto bound = impl_->http->listen(host, port);
+  auto bound = impl_->http->listen(host, port);
   if (!bound.ok()) stop();
   return bound;
 }

@@ -198,7 +198,7 @@ void Directory::on_watch_closed(const std::shared_ptr<rpc::WatchStream>& stream)
 
 Status Directory::put_route(const cluster::Member& row) {
   const std::lock_guard lock(mutex_);
-  const Status status = registry_.put_unleased(row, now());
+  Status status = registry_.put_unleased(row, now());
   publish_locked();
   return status;
 }

@@ -160,7 +160,9 @@ void LinkSet::try_up(StreamId id, Time now, std::vector<LinkAction>& out) {
 
 void LinkSet::tick(StreamId id, const TickMessage& message, Time now) {
   Link& link = links_.at(id);
-  if (!link.hello || message.incarnation != link.hello->incarnation) return;
+  // Ticks may come before the hello: a step of the peer's engine, which answers between its steps,
+  // may last longer than hello_within.
+  if (link.hello && message.incarnation != link.hello->incarnation) return;
   link.heard_at = now;
   // A tick that shows no progress is no sign of life for long: the network threads of a hung
   // scheduler answer well. (A layer of a large model takes its time, too.)

@@ -299,6 +299,27 @@ TEST(LinkSet, AStreamWithoutHelloIsClosedAndLinksAreBounded) {
   EXPECT_FALSE(p.next_deadline());
 }
 
+TEST(LinkSet, APeerInALongStepIsWaitedForWhileItTicks) {
+  LinkSet d(Wires::options(Role::kDecode, "d", 22));
+  std::vector<LinkAction> out;
+  d.on(StreamOpened{{1}}, at_ms(0), out);
+  std::int64_t ms = 0;
+  for (std::uint64_t layer = 1; layer <= 40; ++layer) {
+    ms += 500;
+    d.on(LinkReceived{{1}, TickMessage{11, layer}}, at_ms(ms), out);
+    d.on(LinkTime{}, at_ms(ms), out);
+  }
+  ASSERT_EQ(out.size(), 1U) << "its own hello, and no end";
+  // The same answers without any progress end the wait.
+  for (int i = 0; i < 40; ++i) {
+    ms += 500;
+    d.on(LinkReceived{{1}, TickMessage{11, 40}}, at_ms(ms), out);
+    d.on(LinkTime{}, at_ms(ms), out);
+  }
+  EXPECT_TRUE(std::any_of(
+      out.begin(), out.end(), [](const auto& a) { return std::holds_alternative<LinkClose>(a); }));
+}
+
 /// LinkUp and LinkDown alternate per incarnation, whatever the streams do.
 TEST(LinkSet, RandomStreamsKeepUpAndDownPaired) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {

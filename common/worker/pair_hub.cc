@@ -59,11 +59,9 @@ void PairHub::run_ticks() {
   }
 }
 
-void PairHub::start_ticks(std::uint64_t stream) {
-  const auto found = streams_.find(stream);
-  if (found == streams_.end()) return;
+void PairHub::start_ticks(const rpc::PairStreamPtr& stream) {
   const std::lock_guard lock(ticks_mutex_);
-  if (!ticks_over_) ticked_[stream] = found->second;
+  if (!ticks_over_) ticked_[stream->number()] = stream;
 }
 
 void PairHub::stop_ticks(std::uint64_t stream) {
@@ -189,7 +187,6 @@ void PairHub::apply(const handoff::LinkAction& action) {
   } else if (const auto* up = std::get_if<handoff::LinkUp>(&action)) {
     obs::info("pair_linked", {{"peer", up->instance}, {"incarnation", up->incarnation}});
     peer_of_stream_[up->stream.value] = up->incarnation;
-    start_ticks(up->stream.value);
     if (!up->plan.same_numerics) {
       obs::warn("pair_numerics_differ",
                 {{"peer", up->instance},
@@ -227,6 +224,9 @@ void PairHub::stream_ended(std::uint64_t stream, const Status& why) {
 }
 
 void PairHub::on_open(const rpc::PairStreamPtr& stream) {
+  // Not only once linked: the peer links as soon as it has our answer, and the engine thread may be
+  // in a long step then, before it has the peer's.
+  start_ticks(stream);
   inbox_->push([self = shared_from_this(), stream] {
     self->streams_[stream->number()] = stream;
     self->feed(handoff::StreamOpened{{stream->number()}});

@@ -93,7 +93,7 @@ class PairHub final : public rpc::PairHandler,
   void give_up(std::uint64_t incarnation, const Status& why);
   void stream_ended(std::uint64_t stream, const Status& why);
   void send_on(std::uint64_t incarnation, v1::PairMessage&& message);
-  void start_ticks(std::uint64_t stream);
+  void start_ticks(const rpc::PairStreamPtr& stream);
   void stop_ticks(std::uint64_t stream);
   void run_ticks();
 
@@ -109,11 +109,11 @@ class PairHub final : public rpc::PairHandler,
   std::map<std::uint64_t, rpc::PairStreamPtr> streams_;
   std::map<std::uint64_t, std::uint64_t> peer_of_stream_;  // linked ones
   std::map<std::uint64_t, Wanted> wanted_;  // by incarnation, until linked or given up
-  // Guards the two below between the engine thread and the ticker: a step may last longer than a
-  // peer waits, so the ticks that show its progress cannot come from the engine thread.
+  // Guards the two below between gRPC, the engine thread and the ticker: a step may last longer
+  // than a peer waits, so the ticks that show its progress cannot come from the engine thread.
   std::mutex ticks_mutex_;
   std::condition_variable ticks_end_;
-  std::map<std::uint64_t, rpc::PairStreamPtr> ticked_;  // linked streams by number
+  std::map<std::uint64_t, rpc::PairStreamPtr> ticked_;  // open streams by number
   bool ticks_over_ = false;
   std::thread ticker_;
 };
