@@ -36,10 +36,9 @@ bool is_name_char(char c) {
 }  // namespace
 
 std::optional<json::Field> RequestBody::take(std::string_view name) {
-  const json::Value* member = root_.value().find(name);
-  if (member == nullptr) return std::nullopt;
-  taken_.push_back(member);
-  return root_.find(name);
+  std::optional<json::Field> field = root_.find(name);
+  if (field) taken_.push_back(&field->value());
+  return field;
 }
 
 Result<std::optional<bool>> RequestBody::take_bool(std::string_view name) {

@@ -45,7 +45,7 @@ class RequestBody {
 
  private:
   json::Field root_;
-  /// Members that are there and were asked for: a request has few, the API knows many.
+  /// Members that are set and were asked for: a request has few, the API knows many.
   std::vector<const json::Value*> taken_;
 };
 

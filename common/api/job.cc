@@ -135,20 +135,17 @@ void Job::take_finish(Running& running, const core::FinishReason& reason, Delta*
 
 void Job::count_tokens(Running& running, std::int32_t tokens) {
   const Time now = steady_clock().now();
-  if (!running.had_token) {
-    context_->serving->on_first_token(stream_, now - started_, running.sequence.cached_tokens);
-    // The first token's latency is the one above; those that came with it have none.
-    context_->serving->on_tokens(stream_, tokens, Duration{-1});
+  context_->serving->on_tokens(
+      stream_, tokens, running.sequence.cached_tokens, started_, running.last_token, now);
+  if (!running.last_token) {
     running.sequence.timings.first_token = now - started_;
     running.first_tokens_at = now;
     running.first_token_count = running.sequence.completion_tokens;
   } else {
-    context_->serving->on_tokens(stream_, tokens, now - running.last_token);
     const double seconds = (now - running.first_tokens_at).seconds();
     const std::int32_t later = running.sequence.completion_tokens - running.first_token_count;
     if (seconds > 0) running.sequence.timings.decode_tokens_per_second = later / seconds;
   }
-  running.had_token = true;
   running.last_token = now;
 }
 

@@ -33,8 +33,7 @@ class Job : public std::enable_shared_from_this<Job> {
     TextStream text;
     Time first_tokens_at{};
     std::int32_t first_token_count = 0;
-    Time last_token{};
-    bool had_token = false;
+    std::optional<Time> last_token = std::nullopt;
     bool submitted = false;
   };
 

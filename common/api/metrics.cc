@@ -192,17 +192,19 @@ void ServingMetrics::on_request(bool stream, std::int64_t prompt_tokens) const {
   series(stream).prompt.add(static_cast<double>(prompt_tokens));
 }
 
-void ServingMetrics::on_first_token(bool stream,
-                                    Duration since_start,
-                                    std::int64_t cached_tokens) const {
-  series(stream).first.observe(since_start.seconds());
-  cached_.add(static_cast<double>(cached_tokens));
-}
-
-void ServingMetrics::on_tokens(bool stream, std::int64_t tokens, Duration since_last) const {
+void ServingMetrics::on_tokens(bool stream,
+                               std::int64_t tokens,
+                               std::int64_t cached_tokens,
+                               Time started,
+                               std::optional<Time> last,
+                               Time now) const {
   series(stream).generated.add(static_cast<double>(tokens));
-  if (since_last.ns < 0 || tokens <= 0) return;
-  inter_token_.observe(since_last.seconds() / static_cast<double>(tokens));
+  if (last) {
+    if (tokens > 0) inter_token_.observe((now - *last).seconds() / static_cast<double>(tokens));
+    return;
+  }
+  series(stream).first.observe((now - started).seconds());
+  cached_.add(static_cast<double>(cached_tokens));
 }
 
 void ServingMetrics::on_finish(bool stream,

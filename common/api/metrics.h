@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace tandem::api {
@@ -22,9 +23,14 @@ class ServingMetrics {
                  const std::string& engine_type);
 
   void on_request(bool stream, std::int64_t prompt_tokens) const;
-  void on_first_token(bool stream, Duration since_start, std::int64_t cached_tokens) const;
-  /// `tokens` came `since_last` after the ones before them.
-  void on_tokens(bool stream, std::int64_t tokens, Duration since_last) const;
+  /// `tokens` came at `now`, the ones before them at `last`; without it they are the first ones of
+  /// a request that began at `started`, and their latency is the time to the first token alone.
+  void on_tokens(bool stream,
+                 std::int64_t tokens,
+                 std::int64_t cached_tokens,
+                 Time started,
+                 std::optional<Time> last,
+                 Time now) const;
   void on_finish(bool stream, Duration since_start, bool aborted, std::int64_t retractions) const;
 
   /// A writer that counts the request and the status of its answer.

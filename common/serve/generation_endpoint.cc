@@ -306,13 +306,9 @@ class Endpoint final : public rpc::GenerationHandler,
 
   void count_tokens(Running& running, std::int32_t tokens, std::int32_t cached) const {
     if (tokens == 0) return;
-    const bool stream = running.call->request().stream();
     const Time now = steady_clock().now();
-    if (!running.last_token)
-      setup_.api->serving().on_first_token(stream, now - running.started, cached);
-    // What comes with the first token has no latency of its own.
     setup_.api->serving().on_tokens(
-        stream, tokens, running.last_token ? now - *running.last_token : Duration{-1});
+        running.call->request().stream(), tokens, cached, running.started, running.last_token, now);
     running.last_token = now;
   }
 

@@ -114,6 +114,13 @@ Digest digest_of(std::string_view bytes) {
   return {hash.high64, hash.low64};
 }
 
+bool has_checkpoint(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  return fs::exists(fs::path(folder) / kSingleName, error) ||
+         fs::exists(fs::path(folder) / kIndexName, error);
+}
+
 Result<Checkpoint> Checkpoint::open(const std::string& folder, const Options& options) {
   namespace fs = std::filesystem;
   std::error_code error;

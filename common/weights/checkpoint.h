@@ -33,6 +33,9 @@ struct Digest {
   [[nodiscard]] std::string hex() const;
 };
 
+/// Whether a model folder holds what Checkpoint::open starts from: model.safetensors or its index.
+bool has_checkpoint(const std::string& folder);
+
 /// XXH3-128 of some bytes.
 Digest digest_of(std::string_view bytes);
 

@@ -55,7 +55,7 @@ struct CheckpointFacts {
 /// values that fit.
 Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_bytes);
 
-/// Reads the headers of the model's safetensors files. NotFound when the folder has none.
+/// Reads the headers of the model's safetensors files. NotFound also when the folder has none.
 Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder);
 
 /// The plan as a table for people: every part with its bytes and the formula behind them, and what

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 namespace tandem::worker {
@@ -58,11 +57,6 @@ std::string pool_formula(const WorkerPlan& plan) {
 }  // namespace
 
 Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const bool there = fs::exists(fs::path(folder) / "model.safetensors", error) ||
-                     fs::exists(fs::path(folder) / "model.safetensors.index.json", error);
-  if (!there) return not_found(folder + " has no model.safetensors");
   TANDEM_TRY(const weights::Checkpoint checkpoint, weights::Checkpoint::open(folder, {}));
   CheckpointFacts facts{.byte_count = checkpoint.byte_count(),
                         .tensor_count = checkpoint.tensor_count(),

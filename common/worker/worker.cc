@@ -6,6 +6,7 @@
 #include "common/rpc/pair.h"
 #include "common/rpc/session.h"
 #include "common/transfer/transport.h"
+#include "common/weights/checkpoint.h"
 #include "common/worker/status_log.h"
 
 #include <fmt/format.h>
@@ -98,11 +99,9 @@ constexpr std::size_t kFilesNamed = 12;
 
 /// Without weight files the reader would complain about one of them; the person asked for a format.
 Status check_weight_files(const args::ModelOptions& model) {
+  if (weights::has_checkpoint(model.model_path)) return {};
   namespace fs = std::filesystem;
   std::error_code error;
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
-    if (fs::exists(fs::path(model.model_path) / name, error)) return {};
-  }
   std::set<std::string> found;
   fs::directory_iterator entry(model.model_path, error);
   for (; !error && entry != fs::directory_iterator() && found.size() < kFilesNamed;

@@ -11,10 +11,12 @@
 #include "common/serve/model_text.h"
 #include "common/serve/process.h"
 #include "common/transfer/transport.h"
+#include "common/weights/checkpoint.h"
 #include "common/worker/worker.h"
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 namespace tandem::worker {
@@ -184,10 +186,13 @@ void drain(Program& program) {
 int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
-  const auto facts = read_checkpoint_facts(args.model.model_path);
-  if (!facts.ok() && facts.status().code() != Code::kNotFound)
-    return serve::fail(args.program, facts.status());
-  std::fputs(plan_text(*plan, facts.ok() ? &*facts : nullptr).c_str(), stdout);
+  std::optional<CheckpointFacts> facts;
+  if (weights::has_checkpoint(args.model.model_path)) {
+    auto read = read_checkpoint_facts(args.model.model_path);
+    if (!read.ok()) return serve::fail(args.program, read.status());
+    facts = std::move(*read);
+  }
+  std::fputs(plan_text(*plan, facts ? &*facts : nullptr).c_str(), stdout);
   return 0;
 }
 

@@ -4,11 +4,13 @@ Every test gets its own programs on ports that the system chooses, and leaves no
 in the temporary folder or shared-memory segment may be left, and no server may hold a page for a request.
 """
 import contextlib
+import importlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -258,6 +260,22 @@ def cluster():
     assert not left, f"files left: {left}"
     assert our_processes() - before[0] == set(), "processes left"
     assert shared_memory() - before[1] == set(), "shared memory left"
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory):
+    """Imports what a user would generate from proto/: stubs("session_pb2", ...) gives these modules of tandem.v1."""
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    out = tmp_path_factory.mktemp("stubs")
+    files = sorted((ROOT / "proto" / "tandem" / "v1").glob("*.proto"))
+    code = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
+                        *map(str, files)])
+    assert code == 0
+    sys.path.insert(0, str(out))
+    try:
+        yield lambda *names: tuple(importlib.import_module("tandem.v1." + name) for name in names)
+    finally:
+        sys.path.remove(str(out))
 
 
 def pages_in_use(program):

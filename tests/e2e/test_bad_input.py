@@ -95,6 +95,14 @@ def some_tensor(header):
     return next(name for name in header if name.endswith("layers.1.self_attn.q_proj.weight"))
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",)], ids=["run", "dry_run"])
+def test_missing_shard(model, words):
+    (model / "model.safetensors").unlink()
+    shard = "model-00001-of-00002.safetensors"
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": shard}}))
+    refused(model, *words, wanted=[shard])
+
+
 def test_missing_tensor(model):
     header, data = read_tensors(model)
     name = some_tensor(header)

@@ -1,16 +1,13 @@
 """grpcio from Python: plain generation, health and reflection on the HTTP port of a server and of a router."""
-import importlib
 import json
 import socket
-import sys
 import time
 
 import pytest
 
-from conftest import ROOT, SLOW, generate, greedy, http, pages_in_use, wait_for
+from conftest import SLOW, generate, greedy, http, pages_in_use, wait_for
 
 grpc = pytest.importorskip("grpc")
-protoc = pytest.importorskip("grpc_tools.protoc")
 health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
 health_pb2_grpc = pytest.importorskip("grpc_health.v1.health_pb2_grpc")
 reflection = pytest.importorskip("grpc_reflection.v1alpha.proto_reflection_descriptor_database")
@@ -21,18 +18,9 @@ UNHURRIED = ("--kernel-family", "reference")
 
 
 @pytest.fixture(scope="session")
-def api(tmp_path_factory):
-    """(messages, stubs) generated from proto/ as a user would."""
-    out = tmp_path_factory.mktemp("stubs")
-    files = sorted((ROOT / "proto" / "tandem" / "v1").glob("*.proto"))
-    code = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
-                        *map(str, files)])
-    assert code == 0
-    sys.path.insert(0, str(out))
-    try:
-        yield tuple(importlib.import_module("tandem.v1." + name) for name in ("generate_pb2", "generate_pb2_grpc"))
-    finally:
-        sys.path.remove(str(out))
+def api(stubs):
+    """(messages, stubs) of the plain generation service."""
+    return stubs("generate_pb2", "generate_pb2_grpc")
 
 
 class Served:

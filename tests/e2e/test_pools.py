@@ -1,14 +1,11 @@
 """Full pools: two requests that reach the two workers of a pair in opposite orders do not wait for each other for ever."""
-import importlib
 import queue
-import sys
 
 import pytest
 
-from conftest import ROOT, SLOW
+from conftest import SLOW
 
 grpc = pytest.importorskip("grpc")
-protoc = pytest.importorskip("grpc_tools.protoc")
 
 PROMPT = 400  # tokens
 POOL = ("--max-total-tokens", 512, "--disable-radix-cache")
@@ -16,17 +13,9 @@ UNAVAILABLE = 14
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory):
-    """The messages of the session stream, generated from proto/."""
-    out = tmp_path_factory.mktemp("session")
-    files = [str(ROOT / "proto" / "tandem" / "v1" / f"{name}.proto") for name in ("common", "session")]
-    assert protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}", *files]) == 0
-    sys.path.insert(0, str(out))
-    try:
-        yield tuple(importlib.import_module("tandem.v1." + name)
-                    for name in ("common_pb2", "session_pb2", "session_pb2_grpc"))
-    finally:
-        sys.path.remove(str(out))
+def wire(stubs):
+    """The messages and stubs of the session stream."""
+    return stubs("common_pb2", "session_pb2", "session_pb2_grpc")
 
 
 class Session:

@@ -177,6 +177,24 @@ INSTANTIATE_TEST_SUITE_P(
         Serving{.name = "stream_interval", .page_size = 32, .chunk = 33, .stream_interval = 5}),
     [](const auto& row) { return std::string(row.param.name); });
 
+/// The first `count` requests one by one, and together in chunks on two threads with a cache.
+void expect_same_in_company(Serving setup, std::size_t count) {
+  Server alone(setup);
+  const auto want = run_alone(alone, count);
+  setup.threads = 2;
+  setup.chunk = 9;
+  setup.page_size = 4;
+  setup.cache = true;
+  Server together(setup);
+  std::vector<Outcome> got(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_TRUE(together->submit(requests()[i], got[i].sink()).ok());
+  }
+  together.drain();
+  for (std::size_t i = 0; i < count; ++i)
+    EXPECT_EQ(got[i].difference(want[i]), "") << i;
+}
+
 /// Families and dtypes round differently from each other, but each is the same alone and in
 /// company.
 TEST(SameTokensSpecial, InEveryKernelFamilyAndDtype) {
@@ -187,46 +205,17 @@ TEST(SameTokensSpecial, InEveryKernelFamilyAndDtype) {
     for (const auto dtype : {model::DTypeChoice::kBf16, model::DTypeChoice::kF32}) {
       SCOPED_TRACE(std::string(kernels::family_name(family)) +
                    (dtype == model::DTypeChoice::kF32 ? " f32" : " bf16"));
-      Serving setup{.name = "family", .family = family, .dtype = dtype};
-      Server alone(setup);
-      const auto want = run_alone(alone, some);
-      setup.threads = 2;
-      setup.chunk = 9;
-      setup.page_size = 4;
-      setup.cache = true;
-      Server together(setup);
-      std::vector<Outcome> got(some);
-      for (std::size_t i = 0; i < some; ++i) {
-        ASSERT_TRUE(together->submit(requests()[i], got[i].sink()).ok());
-      }
-      together.drain();
-      for (std::size_t i = 0; i < some; ++i)
-        EXPECT_EQ(got[i].difference(want[i]), "") << i;
+      expect_same_in_company({.name = "family", .family = family, .dtype = dtype}, some);
     }
   }
 }
 
 TEST(SameTokensSpecial, WithEveryQuantization) {
-  constexpr std::size_t kSome = kRequests / 8;
   for (const auto quantization : {model::Quantization::kInt8WeightOnly,
                                   model::Quantization::kInt4WeightOnly128,
                                   model::Quantization::kW8A8Int8}) {
     SCOPED_TRACE(model::quantization_name(quantization));
-    Serving setup{.name = "quantized", .quantization = quantization};
-    Server alone(setup);
-    const auto want = run_alone(alone, kSome);
-    setup.threads = 2;
-    setup.chunk = 9;
-    setup.page_size = 4;
-    setup.cache = true;
-    Server together(setup);
-    std::vector<Outcome> got(kSome);
-    for (std::size_t i = 0; i < kSome; ++i) {
-      ASSERT_TRUE(together->submit(requests()[i], got[i].sink()).ok());
-    }
-    together.drain();
-    for (std::size_t i = 0; i < kSome; ++i)
-      EXPECT_EQ(got[i].difference(want[i]), "") << i;
+    expect_same_in_company({.name = "quantized", .quantization = quantization}, kRequests / 8);
   }
 }
 
