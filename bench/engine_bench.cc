@@ -92,6 +92,7 @@ bool parse(int argc, char** argv, Flags& flags) {
 /// Time that the machine cannot do without.
 double bound_s(const OpCost& cost, const Limits& limits) {
   double compute = cost.flops / limits.fma_gflop_s * 1e-9;
+  compute += cost.bf16_flops / limits.bf16_gflop_s * 1e-9;
   if (cost.int8_ops > 0 && limits.int8_gop_s > 0) {
     compute += cost.int8_ops / limits.int8_gop_s * 1e-9;
   }
@@ -260,7 +261,7 @@ class Bench {
           cost.seconds / step.seconds,
           bound_s(cost, limits_) / cost.seconds,
           cost.bytes / cost.seconds * 1e-9,
-          (cost.flops + cost.int8_ops) / cost.seconds * 1e-9);
+          (cost.flops + cost.bf16_flops + cost.int8_ops) / cost.seconds * 1e-9);
     }
     (void)std::fflush(stdout);
   }
@@ -290,15 +291,17 @@ int run(const Flags& flags) {
   for (const model::Quantization quantization : flags.quantizations) {
     // Measured again for each: neighbours come and go.
     const Limits limits = measure_limits(*backend, pool, 0.3);
-    fmt::print(R"({{"bench": "limits", "family": "{}", "threads": {}, "clock": "{}", )"
-               R"("read_gb_s": {:.1f}, "fma_gflop_s": {:.0f}, "int8_gop_s": {:.0f}}})"
-               "\n",
-               kernels::family_name(backend->family()),
-               pool.thread_count(),
-               use_cpu_time ? "cpu" : "wall",
-               limits.read_gb_s,
-               limits.fma_gflop_s,
-               limits.int8_gop_s);
+    fmt::print(
+        R"({{"bench": "limits", "family": "{}", "threads": {}, "clock": "{}", )"
+        R"("read_gb_s": {:.1f}, "fma_gflop_s": {:.0f}, "bf16_gflop_s": {:.0f}, "int8_gop_s": {:.0f}}})"
+        "\n",
+        kernels::family_name(backend->family()),
+        pool.thread_count(),
+        use_cpu_time ? "cpu" : "wall",
+        limits.read_gb_s,
+        limits.fma_gflop_s,
+        limits.bf16_gflop_s,
+        limits.int8_gop_s);
     const Status status = Bench(flags, timed, pool, limits).run(quantization);
     if (status.ok()) continue;
     fmt::print(stderr, "engine_bench: {}\n", status.message());

@@ -72,6 +72,12 @@ struct Format {
   tandem::kernels::WeightFormat format;
 };
 
+double peak_of(const tandem::bench::Limits& limits, const tandem::kernels::WeightFormat& format) {
+  if (format.scheme == WeightScheme::kInt8Dynamic) return limits.int8_gop_s;
+  const bool pairs = format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16;
+  return pairs ? limits.bf16_gflop_s : limits.fma_gflop_s;
+}
+
 // Several copies of the weight, so that a decode step finds it in memory and not in a cache.
 void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format& format) {
   const std::vector<float> source = ramp(n * k);
@@ -104,8 +110,7 @@ void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format
            seconds / static_cast<double>(uses),
            static_cast<double>(bytes),
            2.0 * static_cast<double>(tokens) * static_cast<double>(n) * static_cast<double>(k),
-           format.format.scheme == WeightScheme::kInt8Dynamic ? setup.limits.int8_gop_s
-                                                              : setup.limits.fma_gflop_s);
+           peak_of(setup.limits, format.format));
   }
 }
 
@@ -222,9 +227,9 @@ bool parse(int argc, char** argv, Flags* flags) {
 int main(int argc, char** argv) {
   Flags flags;
   if (!parse(argc, argv, &flags)) {
-    std::fprintf(
-        stderr,
-        "usage: kernels_bench [--threads N] [--family auto|generic|avx2|avx512|amx] [--quick]\n");
+    std::fprintf(stderr,
+                 "usage: kernels_bench [--threads N] [--family "
+                 "auto|generic|avx2|avx512|avx512_bf16|amx] [--quick]\n");
     return 2;
   }
   std::string reason;
@@ -239,12 +244,13 @@ int main(int argc, char** argv) {
   setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s);
   std::printf(
       "{\"bench\":\"limits\",\"family\":\"%s\",\"threads\":%zu,\"clock\":\"%s\",\"read_gb_s\":%.2f,"
-      "\"fma_gflop_s\":%.2f,\"int8_gop_s\":%.2f}\n",
+      "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f}\n",
       std::string(tandem::kernels::family_name(backend->family())).c_str(),
       pool.thread_count(),
       use_cpu_time ? "cpu" : "wall",
       setup.limits.read_gb_s,
       setup.limits.fma_gflop_s,
+      setup.limits.bf16_gflop_s,
       setup.limits.int8_gop_s);
   for (const Format& format : {Format{"bf16", DType::kBf16},
                                Format{"f32", DType::kF32},

@@ -95,12 +95,53 @@ __attribute__((target("avx2"))) void int8_loop_256(std::size_t rounds) {
 
 #endif
 
+#if defined(__x86_64__)
+// Products of bf16 pairs, 24 chains. Assembly as a whole: the compiler would store each sum.
+__attribute__((target("avx512f"))) void bf16_loop(std::size_t rounds) {
+  for (std::size_t i = 0; i < rounds; ++i) {
+    __asm__ volatile(
+        ".irp sum, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n\t"
+        "vdpbf16ps %%zmm31, %%zmm30, %%zmm\\sum\n\t"
+        ".endr" ::
+            : "zmm0",
+              "zmm1",
+              "zmm2",
+              "zmm3",
+              "zmm4",
+              "zmm5",
+              "zmm6",
+              "zmm7",
+              "zmm8",
+              "zmm9",
+              "zmm10",
+              "zmm11",
+              "zmm12",
+              "zmm13",
+              "zmm14",
+              "zmm15",
+              "zmm16",
+              "zmm17",
+              "zmm18",
+              "zmm19",
+              "zmm20",
+              "zmm21",
+              "zmm22",
+              "zmm23");
+  }
+}
+#endif
+
+/// Families with registers of 512 bits.
+bool has_wide_vectors(const Backend& backend) {
+  return backend.family() >= Family::kAvx512;
+}
+
 double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
 #if defined(__x86_64__)
   constexpr std::size_t kRounds = 1'000'000;
   void (*loop)(std::size_t) = nullptr;
   double op_per_round = 0;
-  const bool wide = backend.family() == Family::kAvx512 || backend.family() == Family::kAmx;
+  const bool wide = has_wide_vectors(backend);
   if (wide && __builtin_cpu_supports("avx512vnni") != 0) {
     loop = &int8_loop_vnni;
     op_per_round = 12 * 64 * 2;
@@ -137,7 +178,7 @@ double measure_fma(const Backend& backend, ThreadPool& pool, double budget_s) {
   void (*loop)(std::size_t) = &fma_loop_scalar;
   double flop_per_round = 8 * 2;
 #if defined(__x86_64__)
-  if (backend.family() == Family::kAvx512 || backend.family() == Family::kAmx) {
+  if (has_wide_vectors(backend)) {
     loop = &fma_loop_512;
     flop_per_round = 12 * 16 * 2;
   } else if (backend.family() == Family::kAvx2) {
@@ -152,6 +193,24 @@ double measure_fma(const Backend& backend, ThreadPool& pool, double budget_s) {
     pool.parallel_for(threads, [&](std::size_t, std::size_t) { loop(kRounds); });
   });
   return static_cast<double>(threads * kRounds) * flop_per_round / seconds * 1e-9;
+}
+
+double measure_bf16(const Backend& backend, ThreadPool& pool, double budget_s, double otherwise) {
+#if defined(__x86_64__)
+  if (backend.family() == Family::kAvx512Bf16) {
+    constexpr std::size_t kRounds = 1'000'000;
+    const std::size_t threads = pool.thread_count();
+    const double seconds = best_time(budget_s, [&] {
+      pool.parallel_for(threads, [&](std::size_t, std::size_t) { bf16_loop(kRounds); });
+    });
+    return static_cast<double>(threads * kRounds) * 24 * 32 * 2 / seconds * 1e-9;
+  }
+#else
+  (void)backend;
+  (void)pool;
+  (void)budget_s;
+#endif
+  return otherwise;
 }
 
 void read_loop_scalar(const std::uint64_t* words, std::size_t count) {
@@ -203,8 +262,10 @@ double measure_read(const Backend& backend, ThreadPool& pool, double budget_s) {
 }  // namespace
 
 Limits measure_limits(const Backend& backend, ThreadPool& pool, double budget_s) {
+  const double fma_gflop_s = measure_fma(backend, pool, budget_s);
   return {.read_gb_s = measure_read(backend, pool, budget_s),
-          .fma_gflop_s = measure_fma(backend, pool, budget_s),
+          .fma_gflop_s = fma_gflop_s,
+          .bf16_gflop_s = measure_bf16(backend, pool, budget_s, fma_gflop_s),
           .int8_gop_s = measure_int8(backend, pool, budget_s)};
 }
 

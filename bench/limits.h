@@ -12,7 +12,9 @@ namespace tandem::bench {
 struct Limits {
   double read_gb_s = 0;    ///< from memory, all threads
   double fma_gflop_s = 0;  ///< f32 multiply-adds, two operations each, in the family's own vectors
-  double int8_gop_s = 0;   ///< products of 8 bit, two operations each: VNNI, or maddubs
+  double bf16_gflop_s =
+      0;  ///< products of bf16 weights: pairs where the family has them, else as fma
+  double int8_gop_s = 0;  ///< products of 8 bit, two operations each: VNNI, or maddubs
 };
 
 /// With one thread, processor time: neighbours on a shared machine then cost only cache and

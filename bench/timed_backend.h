@@ -13,9 +13,10 @@ namespace tandem::bench {
 /// What all calls of one op together cost.
 struct OpCost {
   double seconds = 0;
-  double bytes = 0;     ///< weights or KV: what must come from memory
-  double flops = 0;     ///< f32 operations
-  double int8_ops = 0;  ///< 8-bit operations
+  double bytes = 0;       ///< weights or KV: what must come from memory
+  double flops = 0;       ///< f32 operations
+  double bf16_flops = 0;  ///< f32 sums of bf16 products, where the family has such products
+  double int8_ops = 0;    ///< 8-bit operations
   int calls = 0;
 };
 
@@ -57,7 +58,14 @@ class TimedBackend final : public kernels::Backend {
     const double ops = 2.0 * static_cast<double>(args.tokens) * static_cast<double>(weight.n()) *
                        static_cast<double>(weight.k());
     cost.bytes += args.tokens == 0 ? 0 : static_cast<double>(weight.bytes());
-    (weight.scheme() == kernels::WeightScheme::kInt8Dynamic ? cost.int8_ops : cost.flops) += ops;
+    if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
+      cost.int8_ops += ops;
+    } else if (weight.scheme() == kernels::WeightScheme::kFloat &&
+               weight.dtype() == kernels::DType::kBf16) {
+      cost.bf16_flops += ops;
+    } else {
+      cost.flops += ops;
+    }
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {

@@ -15,7 +15,8 @@ using testing::same_bits;
 
 // Portable code, and amx, whose attention is another family's.
 bool slow(const Backend& backend) {
-  return backend.family() == Family::kGeneric || backend.family() == Family::kAmx;
+  return backend.family() == Family::kGeneric || backend.family() == Family::kAmx ||
+         backend.family() == Family::kAvx512Bf16;
 }
 
 struct World {

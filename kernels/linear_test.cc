@@ -39,9 +39,9 @@ std::vector<float> run(const Backend& backend,
 }
 
 float round_activation(const Backend& backend, DType dtype, float x) {
-  // The one documented rounding of activations: AMX multiplies bf16 by bf16.
-  return backend.family() == Family::kAmx && dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(x))
-                                                                   : x;
+  // The one documented rounding of activations: these families multiply bf16 by bf16.
+  const bool rounds = backend.family() == Family::kAmx || backend.family() == Family::kAvx512Bf16;
+  return rounds && dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
 // |error| of a chain of k roundings: k 2^-24 times the sum of magnitudes; two more for bias and
@@ -254,8 +254,8 @@ TEST(Linear, NanAndInfStayInTheirRowAndColumn) {
   }
 }
 
-// generic, avx2 and avx512 are one; where there is AMX, the tile unit and its emulation are one,
-// too.
+// generic, avx2 and avx512 are one; where there are tiles or products of pairs, the unit and its
+// emulation are one, too.
 TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {
   ThreadPool pool(2);
   constexpr std::size_t kN = 50;
@@ -272,7 +272,7 @@ TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {
       const auto weight = backend->pack({&part, 1}, dtype, pool);
       const std::vector<float> want = run(*backend, *weight, x, 39, pool);
       for (const Backend* other : backends) {
-        // Without AMX's own product for bf16, all families compute alike.
+        // But for products of bf16 by bf16, all families compute alike.
         if (other->numerics() != backend->numerics() && dtype == DType::kBf16) continue;
         SCOPED_TRACE(std::string(family_name(backend->family())) + " against " +
                      std::string(family_name(other->family())) + " " +
@@ -283,6 +283,12 @@ TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {
       }
     }
   }
+}
+
+TEST(Linear, PairUnitIsHere) {
+  std::string reason;
+  if (select(Family::kAvx512Bf16, &reason) == nullptr)
+    GTEST_SKIP() << "skipped: " << reason << "; tested in plain code only";
 }
 
 TEST(Linear, TileUnitIsHere) {

@@ -366,7 +366,8 @@ TEST(TopK, EqualsASortForManySizes) {
 }
 
 TEST(Select, NamesAndReasons) {
-  for (const char* name : {"auto", "reference", "generic", "avx2", "avx512", "amx"}) {
+  for (const char* name :
+       {"auto", "reference", "generic", "avx2", "avx512", "avx512_bf16", "amx"}) {
     Family family = Family::kAuto;
     ASSERT_TRUE(parse_family(name, &family));
     EXPECT_EQ(family_name(family), name);

@@ -5,6 +5,7 @@
 #include "kernels/api/backend.h"
 #include "kernels/api/convert.h"
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/avx512/bf16.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/features.h"
 
@@ -52,10 +53,12 @@ class Rng {
 };
 
 /// The families that this machine runs, without the reference; avx512 without VNNI too, and amx on
-/// emulated tiles, which runs everywhere.
+/// emulated tiles and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
-  std::vector<const Backend*> backends = {&emulated};
+  static const CpuBackend emulated_bf16(
+      Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::emulated_bf16_kernels());
+  std::vector<const Backend*> backends = {&emulated, &emulated_bf16};
   for (const Family family : available_families()) {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }

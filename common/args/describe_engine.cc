@@ -204,7 +204,7 @@ void describe(RuntimeOptions& o, Describe& visit) {
          .help = "Threads that compute a forward pass."});
   visit(o.kernel_family,
         {.name = "kernel-family",
-         .choices = "auto,reference,avx2,avx512,amx",
+         .choices = "auto,reference,avx2,avx512,avx512_bf16,amx",
          .services = kEngine,
          .section = kKernels,
          .help = "Pins the CPU kernels; auto takes the fastest the CPU has. For tests."});

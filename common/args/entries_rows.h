@@ -146,7 +146,8 @@ inline const std::vector<Row>& rows() {
        "reference",
        R"("reference")",
        "sse",
-       "invalid choice: 'sse' (choose from 'auto', 'reference', 'avx2', 'avx512', 'amx')"},
+       "invalid choice: 'sse' (choose from 'auto', 'reference', 'avx2', 'avx512', 'avx512_bf16', "
+       "'amx')"},
       {"max-running-requests", kP, "null", "16", "16", "0", "0 is out of range, expected >= 1"},
       {"chunked-prefill-size",
        kP,

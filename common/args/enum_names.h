@@ -54,6 +54,7 @@ TANDEM_ARGS_NAMES(KernelFamily,
                   {"reference", KernelFamily::kReference},
                   {"avx2", KernelFamily::kAvx2},
                   {"avx512", KernelFamily::kAvx512},
+                  {"avx512_bf16", KernelFamily::kAvx512Bf16},
                   {"amx", KernelFamily::kAmx});
 TANDEM_ARGS_NAMES(SchedulePolicy, {"fcfs", SchedulePolicy::kFcfs}, {"lpm", SchedulePolicy::kLpm});
 TANDEM_ARGS_NAMES(LoadBalanceMethod,

@@ -87,6 +87,7 @@ enum class KernelFamily : std::uint8_t {
   kReference,
   kAvx2,
   kAvx512,
+  kAvx512Bf16,
   kAmx
 };
 enum class SchedulePolicy : std::uint8_t {

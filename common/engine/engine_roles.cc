@@ -65,10 +65,7 @@ Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
   TANDEM_TRY(check_request(request, executor->info().vocab_size));
   sched::NewSequence spec;
   auto generation = std::make_unique<Generation>(request, output_limits(), &spec);
-  if (generation->ended_before) {
-    return invalid_argument("request " + core::to_string(request.id) +
-                            ": its output is complete, there is nothing to decode");
-  }
+  if (generation->ended_before) return Reservation{.nothing_to_decode = true};
   // Logprobs of the prompt are the prefill side's; here the whole prompt may be cached.
   generation->next_prompt_row = kNoMatchLimit;
   generation->prompt_logprobs.clear();

@@ -230,6 +230,14 @@ TEST_F(TransferTest, ReservationsAreBoundedAndGiveTheirPagesBack) {
   expect_all_free();
 }
 
+TEST_F(TransferTest, ACompleteOutputReservesNothing) {
+  const auto reservation = decode_->reserve(request(1, 20, 0));
+  ASSERT_TRUE(reservation.ok());
+  EXPECT_TRUE(reservation->nothing_to_decode);
+  EXPECT_EQ(decode_->adopt({1}, {}, {}).code(), Code::kNotFound);
+  expect_all_free();
+}
+
 TEST_F(TransferTest, AnAdoptedRequestSurvivesRetraction) {
   // 128 tokens: six requests of 20 + 30 cannot all stay.
   std::map<std::uint64_t, std::vector<TokenId>> got;

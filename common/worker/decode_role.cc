@@ -212,6 +212,11 @@ class DecodeRole final : public PdRole {
         continue;
       }
       std::erase(waiting_, id);
+      if (reservation->nothing_to_decode) {
+        // Prefill tells the router how the request ended, sooner or later than decode looks at it.
+        incoming_.erase(found);
+        continue;
+      }
       incoming.phase = Phase::kReceiving;
       incoming.receive_began = steady_clock().now();
       feed(handoff::StartReceive{

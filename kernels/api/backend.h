@@ -21,10 +21,11 @@ enum class Family : std::uint8_t {
   kGeneric,    ///< the vector kernels in portable code: slow, same bits as kAvx2 and kAvx512
   kAvx2,
   kAvx512,
+  kAvx512Bf16,  ///< bf16 weights by pairs (activations rounded to bf16); the rest as kAvx512
   kAmx,  ///< bf16 weights through AMX tiles (activations rounded to bf16); the rest as kAvx512
 };
 
-/// "auto", "reference", "generic", "avx2", "avx512", "amx".
+/// "auto", "reference", "generic", "avx2", "avx512", "avx512_bf16", "amx".
 std::string_view family_name(Family family);
 
 /// The family of that name; false when there is none.

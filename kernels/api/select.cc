@@ -1,5 +1,6 @@
 #include "kernels/api/backend.h"
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/avx512/bf16.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/features.h"
 #include "kernels/ref/ref_backend.h"
@@ -18,6 +19,7 @@ constexpr FamilyName kFamilies[] = {
     {Family::kGeneric, "generic"},
     {Family::kAvx2, "avx2"},
     {Family::kAvx512, "avx512"},
+    {Family::kAvx512Bf16, "avx512_bf16"},
     {Family::kAmx, "amx"},
 };
 
@@ -29,6 +31,10 @@ std::string missing(Family family) {
     case Family::kAvx512:
       return "kernel family avx512 needs AVX-512 F, BW, VL and DQ, enabled by the system; not so "
              "here";
+    case Family::kAvx512Bf16:
+      return "kernel family avx512_bf16 needs a processor with AVX-512 VNNI and BF16; this one "
+             "lacks "
+             "one of them";
     case Family::kAmx:
       return "kernel family amx needs AMX-BF16 and AVX-512, and leave of the system to use tiles; "
              "not so here";
@@ -70,6 +76,11 @@ const Backend* select(Family requested, std::string* reason) {
       have.avx512_vnni ? cpu::avx512_vnni_kernels() : cpu::avx512_kernels());
   if (requested == Family::kAvx2 && have.avx2) return &avx2;
   if (requested == Family::kAvx512 && have.avx512) return &avx512;
+  if (requested == Family::kAvx512Bf16 && have.avx512_bf16) {
+    static const CpuBackend bf16(
+        Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
+    return &bf16;
+  }
   if (requested == Family::kAmx && have.amx) {
     static const CpuBackend amx(Family::kAmx, cpu::kAmxNumerics, cpu::amx_kernels());
     return &amx;
@@ -85,6 +96,7 @@ std::vector<Family> available_families() {
   const cpu::Features& have = cpu::features();
   if (have.avx2) families.push_back(Family::kAvx2);
   if (have.avx512) families.push_back(Family::kAvx512);
+  if (have.avx512_bf16) families.push_back(Family::kAvx512Bf16);
   if (have.amx) families.push_back(Family::kAmx);
 #endif
   return families;

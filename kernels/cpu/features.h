@@ -7,6 +7,7 @@ struct Features {
   bool avx2 = false;         ///< AVX2, FMA, F16C, and the OS saves ymm
   bool avx512 = false;       ///< F, BW, VL, DQ, and the OS saves zmm
   bool avx512_vnni = false;  ///< avx512, and VNNI
+  bool avx512_bf16 = false;  ///< avx512_vnni, and BF16 with the documented roundings
   bool amx = false;  ///< TILE and BF16, AVX-512 too, the OS saves tiles, and this process was
                      ///< allowed to use them
 };

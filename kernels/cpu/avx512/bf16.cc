@@ -1,0 +1,39 @@
+// The table of the avx512_bf16 family: avx512 with products of bf16 weights on VDPBF16PS.
+#include "kernels/cpu/avx512/bf16.h"
+
+#include "kernels/cpu/avx512/vec.h"
+#include "kernels/cpu/simd/bf16.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+// In this namespace, so that no instantiation leaves this file (see table.h).
+struct Avx512Bf16Vec : Avx512Vec {
+  static constexpr int kNarrowPanels = 8;
+
+  static Int int_broadcast(std::uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
+
+  // Assembly for the reason that vnni.cc has.
+  static Vec dot2(Vec acc, Int x, Int w) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
+    return acc;
+  }
+};
+
+void linear(const LinearBlock& block) {
+  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
+    Linear<Avx512Bf16Vec>::run_tiles<Bf16Tile<Avx512Bf16Vec>>(block);
+  } else {
+    avx512_vnni_linear(block);
+  }
+}
+
+}  // namespace
+
+Kernels avx512_bf16_kernels() {
+  Kernels kernels = avx512_kernels();
+  kernels.linear = &linear;
+  return kernels;
+}
+
+}  // namespace tandem::kernels::cpu

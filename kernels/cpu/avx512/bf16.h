@@ -1,0 +1,24 @@
+// The avx512_bf16 family, on VDPBF16PS or on its emulation.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+#include <string_view>
+
+namespace tandem::kernels::cpu {
+
+/// Numerics of the avx512_bf16 family.
+inline constexpr std::string_view kBf16Numerics = "bf16pairs-simd16-f32fma-v1";
+
+/// Call only where features().avx512_bf16.
+Kernels avx512_bf16_kernels();
+
+/// The same bits in portable code, slowly.
+Kernels emulated_bf16_kernels();
+
+/// Whether VDPBF16PS of this processor rounds as documented, in both of its steps: equal names of
+/// numerics promise equal bits between processors of any maker. Call only where it has the
+/// instruction.
+bool bf16_pairs_as_documented();
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,61 @@
+// Products of bf16 pairs in plain code, after the pseudo code of VDPBF16PS in Intel's SDM,
+// volume 2.
+#include "kernels/cpu/avx512/bf16.h"
+
+#include "kernels/cpu/generic/vec.h"
+#include "kernels/cpu/simd/bf16.h"
+
+#include <cstring>
+
+namespace tandem::kernels::cpu {
+namespace {
+
+struct EmulatedBf16Vec : GenericVec {
+  static Int int_broadcast(std::uint32_t word) {
+    Int out;
+    for (auto& lane : out.lane)
+      std::memcpy(&lane, &word, sizeof(lane));
+    return out;
+  }
+
+  static Vec dot2(const Vec& acc, const Int& x, const Int& w) {
+    return each([&](int i) {
+      const auto a = static_cast<std::uint32_t>(x.lane[i]);
+      const auto b = static_cast<std::uint32_t>(w.lane[i]);
+      const float odd = flush(__builtin_fmaf(high(a), high(b), flush(acc.lane[i])));
+      return flush(__builtin_fmaf(low(a), low(b), odd));
+    });
+  }
+
+  static float low(std::uint32_t pair) {
+    return flush(bf16_to_f32(static_cast<std::uint16_t>(pair)));
+  }
+
+  static float high(std::uint32_t pair) {
+    return flush(bf16_to_f32(static_cast<std::uint16_t>(pair >> 16)));
+  }
+
+  // Subnormal inputs count as zero, subnormal results become zero, with their sign.
+  static float flush(float value) {
+    const float magnitude = __builtin_fabsf(value);
+    return magnitude < 0x1p-126F ? __builtin_copysignf(0.0F, value) : value;
+  }
+};
+
+void linear(const LinearBlock& block) {
+  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
+    Linear<EmulatedBf16Vec>::run_tiles<Bf16Tile<EmulatedBf16Vec>>(block);
+  } else {
+    generic_kernels().linear(block);
+  }
+}
+
+}  // namespace
+
+Kernels emulated_bf16_kernels() {
+  Kernels kernels = generic_kernels();
+  kernels.linear = &linear;
+  return kernels;
+}
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,91 @@
+// Y = X W^T for bf16 weights with products of bf16 pairs: x is rounded to bf16, sums are f32.
+//
+// Idea: a packed panel already holds k in pairs, so one instruction takes two k of 16 outputs.
+// Order of sums of one output, the same for every row count: one chain over the pairs, and in a
+// pair first the odd k, then the even one, a fused multiply-add each (Intel SDM, VDPBF16PS;
+// subnormal inputs count as zero, subnormal results become zero). Bound: as linear.h, at twice its
+// FMA peak.
+//
+// V is a vector with dot2(): Avx512Bf16Vec (avx512/bf16.cc) or EmulatedBf16Vec
+// (generic/bf16.cc), which runs anywhere and is the oracle of the instruction.
+#pragma once
+
+#include "kernels/cpu/simd/linear.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct Bf16Tile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.
+  static void pack(const LinearBlock& block) {
+    const std::size_t pairs = pair_count(block);
+    // Words fill at most half of the room for floats and one a row; a rounded row fits behind them.
+    auto* rounded = reinterpret_cast<std::byte*>(block.scratch + kPackedFloats / 2 + 256);
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
+      std::uint32_t* to = words_of(block) + row * pairs;
+      for (std::size_t r = 0; r < rows; ++r) {
+        round_row(block.x + (row + r) * block.x_stride, block.k, rounded);
+        for (std::size_t pair = 0; pair < pairs; ++pair)
+          __builtin_memcpy(to + pair * rows + r, rounded + pair * 4, sizeof(*to));
+      }
+      row += rows;
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         Vec* out) {
+    const std::size_t pairs = pair_count(block);
+    const std::uint32_t* x = words_of(block) + row * pairs;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    Vec acc[R][P];
+    Linear<V>::template clear<R, P>(acc);
+    for (std::size_t pair = 0; pair < pairs; ++pair) {
+      Int w[P];
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        const std::byte* from =
+            weight + static_cast<std::size_t>(p) * block.panel_bytes + pair * 64;
+        __builtin_prefetch(from + Linear<V>::kAheadBytes);
+        w[p] = V::int_load(from);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const Int two = V::int_broadcast(x[pair * R + static_cast<std::size_t>(r)]);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          acc[r][p] = V::dot2(acc[r][p], two, w[p]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        out[r * P + p] = acc[r][p];
+    }
+  }
+
+ private:
+  static std::size_t pair_count(const LinearBlock& block) {
+    return (block.k + 1) / 2;
+  }
+
+  static std::uint32_t* words_of(const LinearBlock& block) {
+    return reinterpret_cast<std::uint32_t*>(block.scratch);
+  }
+
+  static void round_row(const float* from, std::size_t k, std::byte* to) {
+    std::size_t i = 0;
+    for (; i + 16 <= k; i += 16)
+      V::store_bf16(to + i * 2, V::load(from + i));
+    if (i < k) V::store_bf16(to + i * 2, Rows<V>::load_part(from + i, k - i));
+  }
+};
+
+}  // namespace tandem::kernels::cpu
