@@ -88,7 +88,7 @@ void Job::on_event(std::size_t index, core::TokenEvent&& event) {
     sequence.logprobs.insert(sequence.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
   }
   if (sequence.finish) end_sequence(running);
-  emit(running, delta);
+  emit(running, std::move(delta));
 }
 
 // Adds the event's tokens one by one: a stop string ends the output at the token that completes it,
@@ -149,7 +149,7 @@ void Job::count_tokens(Running& running, std::int32_t tokens) {
   running.last_token = now;
 }
 
-void Job::emit(Running& running, const Delta& delta) {
+void Job::emit(Running& running, Delta&& delta) {
   const bool all_done = unfinished_ == 0;
   if (!stream_) {
     if (!all_done) return;
@@ -161,6 +161,11 @@ void Job::emit(Running& running, const Delta& delta) {
   const bool nothing = delta.token_count == 0 && delta.text.empty() && !running.sequence.finish &&
                        running.sequence.prompt_logprobs.empty();
   if (nothing) return;
+  if (holding_) {
+    hold(running, std::move(delta));
+    if (all_done) tell_held();
+    return;
+  }
   std::string out;
   if (!stream_open_) {
     stream_open_ = true;
@@ -171,14 +176,47 @@ void Job::emit(Running& running, const Delta& delta) {
     format_->open(sequences, &out);
   }
   format_->delta(running.sequence, delta, &out);
-  if (!all_done) {
-    if (!out.empty()) writer_->write(out);
-    return;
+  send(std::move(out));
+}
+
+void Job::send(std::string out) {
+  if (unfinished_ == 0) {
+    over_ = true;
+    const std::vector<Sequence> sequences = take_sequences();
+    format_->close(sequences, &out);
+    writer_->end(out);
+  } else if (!out.empty() && !writer_->write(out)) {
+    holding_ = true;
+    writer_->on_drained([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->tell_held();
+    });
   }
-  over_ = true;
-  const std::vector<Sequence> sequences = take_sequences();
-  format_->close(sequences, &out);
-  writer_->end(out);
+}
+
+// A slow client gets fewer and larger pieces: what waits for it is bounded by its own output.
+void Job::hold(Running& running, Delta&& delta) {
+  Delta& held = running.held;
+  running.has_held = true;
+  held.text += delta.text;
+  held.token_count += delta.token_count;
+  held.logprobs.insert(held.logprobs.end(),
+                       std::make_move_iterator(delta.logprobs.begin()),
+                       std::make_move_iterator(delta.logprobs.end()));
+}
+
+void Job::tell_held() {
+  if (over_) return;
+  holding_ = false;
+  send(take_held());
+}
+
+std::string Job::take_held() {
+  std::string out;
+  for (Running& running : running_) {
+    if (!std::exchange(running.has_held, false)) continue;
+    format_->delta(running.sequence, std::exchange(running.held, {}), &out);
+  }
+  return out;
 }
 
 std::vector<Sequence> Job::take_sequences() {
@@ -219,7 +257,7 @@ void Job::fail(const ApiError& error) {
                {"reason", error.message}});
   }
   if (stream_open_) {
-    writer_->end(Format::stream_error(error));
+    writer_->end(take_held() + Format::stream_error(error));
     return;
   }
   http::Headers headers = error_headers(error);

@@ -35,13 +35,20 @@ class Job : public std::enable_shared_from_this<Job> {
     std::int32_t first_token_count = 0;
     std::optional<Time> last_token = std::nullopt;
     bool submitted = false;
+    /// What came while the client did not keep up, and is still to be told.
+    Delta held = {};
+    bool has_held = false;
   };
 
   void on_event(std::size_t index, core::TokenEvent&& event);
   bool take_tokens(Running& running, core::TokenEvent& event, Delta* delta);
   void take_finish(Running& running, const core::FinishReason& reason, Delta* delta);
   void count_tokens(Running& running, std::int32_t tokens);
-  void emit(Running& running, const Delta& delta);
+  void emit(Running& running, Delta&& delta);
+  void hold(Running& running, Delta&& delta);
+  void tell_held();
+  std::string take_held();
+  void send(std::string out);
   void end_sequence(Running& running);
   void fail(const ApiError& error);
   void on_disconnect();
@@ -57,6 +64,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool keep_history_ = true;
   bool stream_open_ = false;
   bool over_ = false;
+  bool holding_ = false;  ///< the client reads slower than tokens come
   std::vector<Running> running_;
   std::size_t unfinished_ = 0;
 };

@@ -118,7 +118,11 @@ class CountingWriter final : public http::ResponseWriter {
     inner_->start_stream(status, std::move(headers));
   }
 
-  void write(std::string_view bytes) override { inner_->write(bytes); }
+  bool write(std::string_view bytes) override { return inner_->write(bytes); }
+
+  void on_drained(std::function<void()> callback) override {
+    inner_->on_drained(std::move(callback));
+  }
 
   void end(std::string_view last) override { inner_->end(last); }
 

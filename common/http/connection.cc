@@ -1,5 +1,7 @@
 #include "common/http/connection.h"
 
+#include "common/obs/log.h"
+
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/dispatch.hpp>
@@ -333,7 +335,7 @@ void Connection::flush() {
       inflight_bytes_ = inflight_.size();
     }
   }
-  if (overflow) return disconnected();
+  if (overflow) return cut_off("too many bytes wait for the reader");
   if (inflight_.empty()) return on_written();
   // Mostly the socket takes it all, and there is nothing to wait for.
   error_code error;
@@ -365,6 +367,7 @@ void Connection::write_more(const error_code& error, std::size_t bytes) {
 
 void Connection::on_written() {
   bool done = false;
+  std::function<void()> drained;
   {
     const std::lock_guard lock(out_mutex_);
     inflight_.clear();
@@ -375,7 +378,9 @@ void Connection::on_written() {
       return;
     }
     done = response_complete_;
+    drained.swap(on_drained_);
   }
+  if (drained) boost::asio::post(socket_.get_executor(), std::move(drained));
   if (done && phase_ == Phase::kHandling) on_response_done();
 }
 
@@ -412,6 +417,11 @@ bool Connection::answer_is_complete() {
   return phase_ == Phase::kHandling && response_complete_ && !overflow_;
 }
 
+void Connection::cut_off(std::string_view why) {
+  obs::warn("connection_cut_off", {{"peer", remote_address_}, {"reason", why}});
+  disconnected();
+}
+
 void Connection::disconnected() {
   if (phase_ == Phase::kClosed) return;
   const auto exchange = exchange_.lock();
@@ -422,10 +432,12 @@ void Connection::disconnected() {
 void Connection::close() {
   if (phase_ == Phase::kClosed) return;
   phase_ = Phase::kClosed;
+  std::function<void()> drained;
   {
     const std::lock_guard lock(out_mutex_);
     abandon_ = true;
     pending_.clear();
+    drained.swap(on_drained_);
   }
   disarm();
   deadline_.cancel();
@@ -467,7 +479,7 @@ void Connection::wait_for_write_deadline() {
     if (!self->writing_ || self->phase_ == Phase::kClosed) return;
     if (std::chrono::steady_clock::now() < self->write_deadline_at_)
       return self->wait_for_write_deadline();
-    self->disconnected();
+    self->cut_off("the reader takes nothing");
   });
 }
 

@@ -119,6 +119,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void on_written();
   [[nodiscard]] bool answer_is_complete();
   void disconnected();
+  void cut_off(std::string_view why);
   void close();
   void arm(Duration timeout);
 
@@ -168,6 +169,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool close_after_ = false;        ///< the connection ends with the current response
   bool abandon_ = false;            ///< nothing more can be sent
   bool overflow_ = false;           ///< the reader is too slow
+  std::function<void()> on_drained_;
   std::vector<std::function<void()>> tasks_;  ///< of post(), in order
   bool tasks_scheduled_ = false;              ///< they are on their way to the strand
   bool running_tasks_ = false;                ///< a flush follows when they are done
@@ -187,7 +189,8 @@ class Exchange final : public ResponseWriter {
 
   void send(int status, Headers headers, std::string body) override;
   void start_stream(int status, Headers headers) override;
-  void write(std::string_view bytes) override;
+  bool write(std::string_view bytes) override;
+  void on_drained(std::function<void()> callback) override;
   void end(std::string_view last) override;
   void fail(std::string_view last) override;
   void on_disconnect(std::function<void()> callback) override;

@@ -128,32 +128,48 @@ void Exchange::start_stream(int status, Headers headers) {
   connection_->schedule_flush();
 }
 
-void Exchange::write(std::string_view bytes) {
+bool Exchange::write(std::string_view bytes) {
+  const std::lock_guard lock(connection_->out_mutex_);
+  if (state_ != State::kStreaming || gone_) return true;
+  const ServerOptions& options = connection_->core_->options;
+  const std::size_t waited = connection_->pending_.size() + connection_->inflight_bytes_;
+  append_chunk(bytes);
+  if (waited > options.write_buffer_bytes) connection_->overflow_ = true;
+  connection_->schedule_flush();
+  return connection_->pending_.size() + connection_->inflight_bytes_ <= options.write_ahead_bytes;
+}
+
+void Exchange::on_drained(std::function<void()> callback) {
   const std::lock_guard lock(connection_->out_mutex_);
   if (state_ != State::kStreaming || gone_) return;
-  append_chunk(bytes);
-  const std::size_t waiting = connection_->pending_.size() + connection_->inflight_bytes_;
-  if (waiting > connection_->core_->options.write_buffer_bytes) connection_->overflow_ = true;
-  connection_->schedule_flush();
+  // A replaced callback is destroyed after the lock.
+  callback.swap(connection_->on_drained_);
+  if (connection_->pending_.empty() && connection_->inflight_bytes_ == 0) {
+    connection_->schedule_flush();
+  }
 }
 
 void Exchange::end(std::string_view last) {
   std::function<void()> dropped;
+  std::function<void()> drained;
   const std::lock_guard lock(connection_->out_mutex_);
   if (state_ != State::kStreaming || gone_) return;
   append_chunk(last);
   if (chunked_ && !head_only_) connection_->pending_.append("0\r\n\r\n");
   dropped.swap(on_disconnect_);
+  drained.swap(connection_->on_drained_);
   finish();
 }
 
 void Exchange::fail(std::string_view last) {
   std::function<void()> dropped;
+  std::function<void()> drained;
   const std::lock_guard lock(connection_->out_mutex_);
   if (state_ != State::kStreaming || gone_) return;
   append_chunk(last);
   connection_->close_after_ = true;
   dropped.swap(on_disconnect_);
+  drained.swap(connection_->on_drained_);
   finish();
 }
 

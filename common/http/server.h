@@ -34,9 +34,14 @@ class ResponseWriter {
 
   /// Begins a response of unknown length (chunked; for HTTP/1.0 ended by closing).
   virtual void start_stream(int status, Headers headers) = 0;
-  /// Sends bytes. Everything queued while a write is under way leaves in one system call. When more
-  /// than ServerOptions::write_buffer_bytes wait for a slow reader, the connection is closed.
-  virtual void write(std::string_view bytes) = 0;
+  /// Sends bytes. Everything queued while a write is under way leaves in one system call. False
+  /// when more than ServerOptions::write_ahead_bytes wait for a slow reader: what can wait should
+  /// come after on_drained(). Bytes that come though more than write_buffer_bytes wait already
+  /// close the connection.
+  virtual bool write(std::string_view bytes) = 0;
+  /// `callback` runs at most once, as a post()ed task does, when nothing of the stream waits for
+  /// the reader any more; it is dropped with the stream. One at a time: a later one replaces it.
+  virtual void on_drained(std::function<void()> callback) = 0;
   /// Ends the stream; `last` and the terminator leave in the same write.
   virtual void end(std::string_view last = {}) = 0;
   /// Closes the connection without a terminator: the response is broken and the client must see it.
@@ -60,6 +65,7 @@ using Handler = std::function<void(Request&&, std::shared_ptr<ResponseWriter>)>;
 struct ServerOptions {
   Limits limits;
   std::size_t max_connections = 4096;
+  std::size_t write_ahead_bytes = 64 * 1024;
   std::size_t write_buffer_bytes = 4 * 1024 * 1024;
   Duration header_timeout = seconds(10);  ///< from the first byte of a request to its empty line
   Duration body_timeout = seconds(60);

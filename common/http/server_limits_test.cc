@@ -41,6 +41,29 @@ TEST(Server, SlowReaderIsCutOffAtTheBufferBound) {
   EXPECT_FALSE(client.read_response()) << "cut off, not ended";
 }
 
+TEST(Server, TellsWhenASlowReaderHasCaughtUp) {
+  Held held;
+  Fixture fixture(held.handler());
+  TestClient client(fixture.port, 4096);
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto writer = held.take(0);
+  writer->start_stream(200, {});
+  // More than sockets take: most of it waits. One piece may be larger than what may wait.
+  EXPECT_FALSE(writer->write(std::string(std::size_t{16} << 20U, 'x')));
+  std::promise<void> drained;
+  writer->on_drained([&] { drained.set_value(); });
+  auto told = drained.get_future();
+  EXPECT_EQ(told.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  std::thread reader([&] {
+    const auto response = client.read_response();
+    EXPECT_TRUE(response && response->body.size() == (std::size_t{16} << 20U) + 4);
+  });
+  told.get();
+  EXPECT_TRUE(writer->write("last"));
+  writer->end();
+  reader.join();
+}
+
 TEST(Server, WriteDeadlineEndsAReaderThatTakesNothing) {
   Held held;
   ServerOptions options;
