@@ -124,7 +124,7 @@ class Router {
                                       "--port=0",
                                       "--host=127.0.0.1",
                                       "--log-level=error",
-                                      "--tokenizer-path=" TANDEM_DEMO_MODEL,
+                                      std::string("--tokenizer-path=") + TANDEM_DEMO_MODEL,
                                       "--port-file=" + port_file,
                                       "--worker-urls"};
     for (const Worker* worker : workers)

@@ -134,7 +134,7 @@ Status settle(const Raw& raw, Options& o) {
 
 Status apply_base_url(const std::string& url, Options* options) {
   constexpr std::string_view kScheme = "http://";
-  const Status bad =
+  Status bad =
       invalid_argument("--base-url: found '" + url + "', expected http://HOST:PORT (without TLS)");
   if (!url.starts_with(kScheme)) return bad;
   std::string rest = url.substr(kScheme.size());
@@ -161,7 +161,7 @@ Status apply_base_url(const std::string& url, Options* options) {
 }
 
 Result<Goal> parse_goal(const std::string& word) {
-  const Status bad =
+  Status bad =
       invalid_argument("--goodput: found '" + word + "', expected ttft:MS, tpot:MS or e2el:MS");
   const std::size_t colon = word.find(':');
   if (colon == std::string::npos) return bad;

@@ -54,7 +54,7 @@ class Channel {
 
   /// Waits for room as long as it takes. False: closed, and `value` is dropped.
   bool push(T&& value) {
-    while (!push(std::move(value), seconds(1))) {
+    while (!push(std::move(value), seconds(1))) {  // NOLINT: moved from only when it was taken
       if (closed()) return false;
     }
     return true;

@@ -27,6 +27,8 @@ struct ServedModel {
   std::string model_type;
   std::string weight_version = "default";
   std::int32_t vocab_size = 0;
+  /// token::Tokenizer::vocabulary_digest() of the tokenizer that belongs to the model.
+  std::string vocabulary_digest;
   /// Longest prompt plus output, in tokens.
   std::int32_t context_length = 0;
   /// Longest prompt that the KV pool of a worker can ever hold.

@@ -82,7 +82,7 @@ class Entrance {
 
  private:
   // The entrance that this thread is inside of.
-  static inline thread_local const Entrance* inside_ = nullptr;
+  static inline thread_local const Entrance* inside_ = nullptr;  // NOLINT: as a member
 
   std::mutex mutex_;
   bool ended_ = false;

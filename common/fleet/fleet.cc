@@ -78,7 +78,8 @@ Fleet::Fleet(FleetOptions options)
       flights_({}, [this](const core::Request& request, const std::set<WorkerKey>& tried) {
         return pick(request, tried);
       }) {
-  published_.ready = unavailable("the router is starting");
+  published_.present = unavailable("the router is starting");
+  published_.ready = published_.present;
 }
 
 Fleet::~Fleet() {
@@ -289,6 +290,8 @@ void Fleet::on_hello(WorkerKey key, rpc::WorkerInfo&& info) {
             {{"worker", worker->address.text()},
              {"role", rpc::role_name(worker->info.role)},
              {"model", worker->info.model.served_model_name}});
+  if (const Status pair = find_pair(); pair.code() == Code::kFailedPrecondition)
+    obs::error("pair_does_not_fit", {{"reason", pair.message()}});
   std::vector<FlightAction> actions;
   flights_.on_worker_up(now, actions);
   apply(actions);
@@ -335,9 +338,8 @@ void Fleet::lose(Worker& worker, const Status& why) {
   turn_at_ = std::min(turn_at_, worker.retry_at);
   worker.backoff = {std::clamp(worker.backoff.ns * 2, kBackoffFirst.ns, kBackoffMax.ns)};
   if (was_up || worker.last_error != why.message()) {
-    obs::log(was_up ? obs::Level::kWarn : obs::Level::kDebug,
-             "worker_lost",
-             {{"worker", worker.address.text()}, {"reason", why.message()}});
+    obs::warn(was_up ? "worker_lost" : "worker_unreachable",
+              {{"worker", worker.address.text()}, {"reason", why.message()}});
   }
   worker.last_error = why.message();
   worker.key = {0};
@@ -405,7 +407,7 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
 
 Status Fleet::submit(core::Request request, core::EventSink sink) {
   if (draining_) return unavailable("the router is shutting down");
-  if (const Status now = ready(); !now.ok()) return now;
+  if (Status now = ready(); !now.ok()) return now;
   if (entrance_->try_now([&] { begin(std::move(request), std::move(sink)); })) return {};
   const auto shared = std::make_shared<Waiting>(Waiting{std::move(request), std::move(sink)});
   const bool taken = entrance_->try_leave(

@@ -63,7 +63,8 @@ class Fleet final : public core::Generator {
   std::uint64_t add_worker(WorkerAddress address);
   void remove_worker(std::uint64_t number);
 
-  /// Waits until requests can be served, or the deadline; the error tells what is missing.
+  /// Waits until workers of every role needed are up, or the deadline; the error tells what is
+  /// missing. They may still not fit each other: see ready().
   Status wait_ready(Time deadline, const std::function<bool()>& give_up);
   /// The model that the first worker told of; valid once wait_ready said ok.
   [[nodiscard]] core::ServedModel served_model() const;
@@ -78,6 +79,7 @@ class Fleet final : public core::Generator {
   void flush_cache(std::function<void(Status)> done) override;
   [[nodiscard]] std::vector<core::Load> loads() const override;
   [[nodiscard]] Status ready() const override;
+  [[nodiscard]] Status present() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> server_info() const override;
 
  private:
@@ -111,7 +113,8 @@ class Fleet final : public core::Generator {
 
   struct Published {
     std::vector<core::Load> loads;
-    Status ready;
+    Status present;  // workers of every role needed are up
+    Status ready;    // and fit each other
     std::string workers_json;
     std::string router_json;
     std::optional<core::ServedModel> model;
@@ -128,6 +131,7 @@ class Fleet final : public core::Generator {
   void on_heard(WorkerKey key, const core::Load& load);
   void on_closed(WorkerKey key, const Status& status);
   void lose(Worker& worker, const Status& why);
+  [[nodiscard]] Status find_pair() const;
   [[nodiscard]] Status judge(const Worker& worker, const rpc::WorkerInfo& info) const;
   Worker* by_key(WorkerKey key);
   std::optional<Placement> pick(const core::Request& request, const std::set<WorkerKey>& tried);

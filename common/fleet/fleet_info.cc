@@ -44,6 +44,34 @@ Status Fleet::ready() const {
   return published_.ready;
 }
 
+Status Fleet::present() const {
+  const std::lock_guard lock(published_mutex_);
+  return published_.present;
+}
+
+/// Whether some prefill and some decode worker that are up can be linked. Their own link compares
+/// everything; this is what can be told before the first request.
+Status Fleet::find_pair() const {
+  Status why = unavailable("no prefill worker is up, or no decode worker");
+  for (const auto& [p, prefill] : workers_) {
+    if (prefill.state != State::kUp || prefill.info.role != rpc::Role::kPrefill) continue;
+    for (const auto& [d, decode] : workers_) {
+      if (decode.state != State::kUp || decode.info.role != rpc::Role::kDecode) continue;
+      const rpc::WorkerInfo& a = prefill.info;
+      const rpc::WorkerInfo& b = decode.info;
+      if (a.page_size == b.page_size && a.kv_cache_dtype == b.kv_cache_dtype) return {};
+      const bool pages = a.page_size != b.page_size;
+      why = failed_precondition(fmt::format(
+          "the pair does not fit: {}",
+          pages ? fmt::format("page_size: prefill has {}, decode has {}", a.page_size, b.page_size)
+                : fmt::format(R"(dtype: prefill has "{}", decode has "{}")",
+                              a.kv_cache_dtype,
+                              b.kv_cache_dtype)));
+    }
+  }
+  return why;
+}
+
 std::vector<core::Load> Fleet::loads() const {
   const std::lock_guard lock(published_mutex_);
   return published_.loads;
@@ -66,7 +94,7 @@ std::vector<std::pair<std::string, std::string>> Fleet::server_info() const {
 
 Status Fleet::wait_ready(Time deadline, const std::function<bool()>& give_up) {
   for (;;) {
-    const Status status = ready();
+    Status status = present();
     if (status.ok()) return status;
     if (give_up && give_up()) return cancelled("stopped while waiting for workers");
     if (steady_clock().now() >= deadline)
@@ -135,11 +163,15 @@ void Fleet::publish(Time now) {
   const std::string why = missing.empty() ? "" : " (last error: " + missing + ")";
   if (options_.disaggregated) {
     if (!prefill)
-      next.ready = unavailable("no prefill worker is up" + why);
+      next.present = unavailable("no prefill worker is up" + why);
     else if (!decode)
-      next.ready = unavailable("no decode worker is up" + why);
+      next.present = unavailable("no decode worker is up" + why);
   } else if (!unified) {
-    next.ready = unavailable("no worker is up" + why);
+    next.present = unavailable("no worker is up" + why);
+  }
+  next.ready = next.present;
+  if (next.ready.ok() && options_.disaggregated) {
+    if (const Status pair = find_pair(); !pair.ok()) next.ready = unavailable(pair.message());
   }
   if (model_of_) {
     next.model = model_of_->model;

@@ -7,6 +7,7 @@
 #include "common/fleet/remote_model.h"
 #include "common/fleet/worker_address.h"
 #include "common/obs/log.h"
+#include "common/rpc/library.h"
 #include "common/serve/front_door.h"
 #include "common/serve/model_text.h"
 #include "common/serve/process.h"
@@ -200,6 +201,16 @@ Status open_door(Program& program) {
   TANDEM_TRY(serve::ModelText text, load_text(program));
   serve::FrontDoorSetup setup;
   setup.api.model = program.fleet->served_model();
+  const std::string& vocabulary = setup.api.model.vocabulary_digest;
+  if (!vocabulary.empty() && vocabulary != text.tokenizer->vocabulary_digest()) {
+    return invalid_argument(fmt::format(
+        "argument --model-path: {} has another tokenizer than the model that the workers "
+        "serve ({}); give that model's folder, or none to take a worker's tokenizer",
+        args.model.tokenizer_path,
+        setup.api.model.model_path));
+  }
+  if (!args.model.tokenizer_path.empty())
+    setup.api.model.tokenizer_path = args.model.tokenizer_path;
   if (!args.server.served_model_name.empty())
     setup.api.model.served_model_name = args.server.served_model_name;
   if (args.server.api_key) setup.api.api_key = obs::Secret(*args.server.api_key);
@@ -317,6 +328,7 @@ int router_main(int argc, const char* const* argv) {
   if (started.exits) return started.exit_status;
   if (outcome.args.command.dry_run) return dry_run(outcome.args);
   serve::Signals signals;
+  const rpc::Library library;
   Program run{.args = outcome.args, .signals = signals, .began = began};
   const Status status = start(run);
   if (status.ok()) {

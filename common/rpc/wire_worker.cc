@@ -118,6 +118,7 @@ void write_served_model(const core::ServedModel& model, v1::ServedModel* out) {
     out->add_eos_token_ids(id);
   write_sampling(model.default_sampling, out->mutable_default_sampling());
   out->set_disaggregation_mode(model.disaggregation_mode);
+  out->set_vocabulary_digest(model.vocabulary_digest);
 }
 
 core::ServedModel read_served_model(const v1::ServedModel& message) {
@@ -135,6 +136,7 @@ core::ServedModel read_served_model(const v1::ServedModel& message) {
   if (message.has_default_sampling())
     model.default_sampling = read_sampling(message.default_sampling());
   model.disaggregation_mode = message.disaggregation_mode();
+  model.vocabulary_digest = message.vocabulary_digest();
   return model;
 }
 

@@ -2,6 +2,9 @@
 
 #include "common/json/utf8.h"
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -153,6 +156,20 @@ std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
 
 std::size_t Tokenizer::vocab_size() const {
   return std::max(model_.vocabulary().id_end(), extra_.id_end());
+}
+
+std::string Tokenizer::vocabulary_digest() const {
+  std::string all;
+  const auto end = static_cast<std::int32_t>(vocab_size());
+  for (std::int32_t id = 0; id < end; ++id) {
+    const std::string_view bytes = token_bytes(id);
+    const char head[2] = {has_token(id) ? '1' : '0', is_special(id) ? '1' : '0'};
+    const auto size = static_cast<std::uint32_t>(bytes.size());
+    all.append(head, sizeof(head));
+    all.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(bytes);
+  }
+  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 bool Tokenizer::is_special(std::int32_t id) const {

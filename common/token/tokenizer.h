@@ -47,6 +47,9 @@ class Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> token_id(std::string_view token) const;
   /// Largest id + 1 (not the number of tokens, if ids have gaps).
   [[nodiscard]] std::size_t vocab_size() const;
+  /// 32 hex digits over ids, their bytes and which are special: two tokenizers with the same digest
+  /// read and write the same text for the same ids.
+  [[nodiscard]] std::string vocabulary_digest() const;
   [[nodiscard]] bool has_token(std::int32_t id) const;
   /// True for tokens that `skip_special` leaves out.
   [[nodiscard]] bool is_special(std::int32_t id) const;

@@ -68,6 +68,20 @@ TEST(Tokenizer, MergesInBothForms) {
   }
 }
 
+TEST(Tokenizer, VocabularyDigestTellsWhatIdsMean) {
+  const auto digest = [](const std::vector<std::string>& words, const std::string& added = "[]") {
+    return make(byte_level_json(words, "[]", added))->vocabulary_digest();
+  };
+  EXPECT_EQ(digest({"ab", "cd"}), digest({"ab", "cd"}));
+  EXPECT_EQ(digest({"ab"}).size(), 32U);
+  EXPECT_NE(digest({"ab", "cd"}), digest({"cd", "ab"}));
+  EXPECT_NE(digest({"ab", "cd"}), digest({"ab"}));
+  EXPECT_NE(digest({"ab"}), digest({"a", "b"}));
+  const std::string plain = R"([{"id":257,"content":"<e>","special":false}])";
+  const std::string special = R"([{"id":257,"content":"<e>","special":true}])";
+  EXPECT_NE(digest({"ab"}, plain), digest({"ab"}, special));
+}
+
 TEST(Tokenizer, InvalidUtf8CountsAsReplacement) {
   const auto t = make(byte_level_json({}, "[]"));
   EXPECT_EQ(t->encode("a\xFFz", false), (Ids{97, 0xEF, 0xBF, 0xBD, 122}));

@@ -66,12 +66,14 @@ std::string memory_plan_json(const WorkerPlan& plan) {
 
 Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
                                                const WorkerPlan& plan,
-                                               const WorkerAddresses& addresses) {
+                                               const WorkerAddresses& addresses,
+                                               const std::string& vocabulary_digest) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->plan_ = plan;
   TANDEM_TRY(worker->load(args, plan));
   worker->loop_ = std::make_unique<EngineLoop>(
       worker->engine_.get(), [model = worker->model_.get()] { return model->progress(); });
+  worker->info_.model.vocabulary_digest = vocabulary_digest;
   worker->describe(args, plan, addresses);
   TANDEM_TRY(worker->make_role(args, plan, addresses));
   worker->endpoint_ = std::make_shared<SessionEndpoint>(worker->info_,

@@ -37,10 +37,11 @@ struct WorkerAddresses {
 class Worker {
  public:
   /// Loads weights, allocates the pool, starts the engine thread and, in a disaggregated role, the
-  /// KV transport.
+  /// KV transport. `vocabulary_digest` is that of the tokenizer beside the model.
   static Result<std::unique_ptr<Worker>> create(const args::Arguments& args,
                                                 const WorkerPlan& plan,
-                                                const WorkerAddresses& addresses);
+                                                const WorkerAddresses& addresses,
+                                                const std::string& vocabulary_digest);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;

@@ -7,6 +7,7 @@
 #include "common/http/router.h"
 #include "common/json/parse.h"
 #include "common/obs/log.h"
+#include "common/rpc/library.h"
 #include "common/serve/front_door.h"
 #include "common/serve/model_text.h"
 #include "common/serve/process.h"
@@ -84,10 +85,8 @@ Result<std::string> start_bootstrap(Program& program) {
   return (any ? std::string("127.0.0.1") : host) + ":" + std::to_string(*port);
 }
 
-Status open_door(Program& program) {
+Status open_door(Program& program, serve::ModelText text) {
   const args::Arguments& args = program.args;
-  TANDEM_TRY(serve::ModelText text,
-             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   serve::FrontDoorSetup setup;
   setup.api.model = program.worker->served_model();
   if (args.server.api_key) setup.api.api_key = obs::Secret(*args.server.api_key);
@@ -145,12 +144,15 @@ Status start(Program& program) {
              {"pool_bytes", plan.pool_bytes()},
              {"threads", args.runtime.compute_threads},
              {"random_seed", args.runtime.random_seed}});
+  TANDEM_TRY(serve::ModelText text,
+             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   const WorkerAddresses addresses{.host = serve::advertised_host(args),
                                   .http_port = program.ports.http,
                                   .grpc_port = program.ports.grpc,
                                   .bootstrap_port = program.ports.bootstrap};
-  TANDEM_TRY(program.worker, Worker::create(args, plan, addresses));
-  TANDEM_TRY(open_door(program));
+  TANDEM_TRY(program.worker,
+             Worker::create(args, plan, addresses, text.tokenizer->vocabulary_digest()));
+  TANDEM_TRY(open_door(program, std::move(text)));
   if (!program.is_unified() && !bootstrap_address.empty())
     program.worker->register_at(bootstrap_address);
   if (args.server.port_file)
@@ -207,6 +209,7 @@ int worker_main(args::Program program, int argc, const char* const* argv) {
   if (started.exits) return started.exit_status;
   if (outcome.args.command.dry_run) return dry_run(outcome.args, environment.memory_bytes);
   serve::Signals signals;
+  const rpc::Library library;
   Program run{.args = outcome.args,
               .memory_bytes = environment.memory_bytes,
               .signals = signals,

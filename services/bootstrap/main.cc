@@ -2,6 +2,7 @@
 #include "common/args/args.h"
 #include "common/bootstrap/bootstrap_server.h"
 #include "common/obs/log.h"
+#include "common/rpc/library.h"
 #include "common/serve/process.h"
 
 namespace {
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
   if (started.exits) return started.exit_status;
   if (outcome.args.command.dry_run) return 0;
   tandem::serve::Signals signals;
+  const tandem::rpc::Library library;
   const Status status = serve(outcome.args, signals);
   return status.ok() ? 0 : tandem::serve::fail(Program::kBootstrap, status);
 }

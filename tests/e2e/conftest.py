@@ -111,6 +111,13 @@ class Program:
             time.sleep(0.01)
         raise AssertionError(f"{self.name} did not become ready:\n{self.text()[-4000:]}")
 
+    def wait_port(self, seconds=60):
+        """Until it has opened its port, be it ready or not."""
+        wait_for(lambda: self.port_file.exists() or not self.alive(), seconds, f"{self.name} opens its port")
+        assert self.alive(), self.text()[-4000:]
+        self.ports = json.loads(self.port_file.read_text())
+        return self
+
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
 

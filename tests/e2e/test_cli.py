@@ -555,40 +555,6 @@ def test_every_transfer_backend_name_moves_the_bytes(cluster, name):
     assert code == 2 and "another vendor's hardware" in err
 
 
-def test_peers_with_other_pages_do_not_pair(cluster):
-    prefill, decode = cluster.prefill("--page-size", 16), cluster.decode("--page-size", 32)
-    router = cluster.router(prefill=[prefill], decode=[decode])
-    # More tokens than attempts: each prefill gives one, and no decode ever takes over.
-    status, answer, _ = http("POST", router.url + "/generate", {"text": LONG, "sampling_params": greedy(50)})
-    assert status == 503
-    assert "page_size: prefill has 16, decode has 32" in answer["error"]["message"]
-    assert prefill.alive() and decode.alive()
-    for worker in (prefill, decode):
-        wait_for(lambda w=worker: w.info()["internal_states"][0]["used_pages"] == 0, 10, "all pages back")
-
-
-def test_router_limits(cluster):
-    worker = cluster.unified()
-    body = {"text": "a", "sampling_params": greedy(3000), "stream": True}
-    # One runs, none may wait.
-    router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
-    stream = events(router.url + "/generate", body)
-    next(stream)
-    status, answer, headers = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
-    assert (status, answer["error"]["type"], headers["Retry-After"]) == (429, "rate_limit_error", "1")
-    stream.close()
-    wait_for(lambda: http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})[0] == 200, 10,
-             "room again after the client went away")
-    # And a request may only take so long.
-    hurried = cluster.router("--request-timeout-secs", 1, workers=[worker])
-    worker.kill(19)
-    try:
-        status, answer, _ = http("POST", hurried.url + "/generate", {"text": "a", "sampling_params": greedy(4)})
-    finally:
-        worker.kill(18)
-    assert status in (503, 504), answer
-
-
 def test_prefill_refuses_direct_requests_and_decode_too(cluster):
     for server in (cluster.prefill(), cluster.decode()):
         status, answer, _ = http("POST", server.url + "/generate", {"text": "Hello", "sampling_params": greedy(1)})

@@ -86,27 +86,41 @@ def test_a_request_that_ends_with_its_first_token(cluster):
         wait_for(lambda: pages_in_use(worker) == 0, 2, f"{worker.name} gives its pages back")
 
 
-def test_pairs_that_do_not_fit_are_refused_naming_the_field(cluster):
-    prefill = cluster.prefill("--page-size", "16", wait=False)
-    decode = cluster.decode("--page-size", "32", wait=False)
+@pytest.mark.parametrize("flag,values,reason", [
+    ("--page-size", ("16", "32"), "page_size: prefill has 16, decode has 32"),
+    ("--dtype", ("float32", "bfloat16"), 'dtype: prefill has "f32", decode has "bf16"'),
+])
+def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag, values, reason):
+    prefill = cluster.prefill(flag, values[0], wait=False)
+    decode = cluster.decode(flag, values[1], wait=False)
     prefill.wait_ready()
     decode.wait_ready()
-    router = cluster.router(prefill=[prefill], decode=[decode])
+    router = cluster.router(prefill=[prefill], decode=[decode], wait=False).wait_port()
+    assert http("GET", router.url + "/health")[0] == 503
+    wait_for(lambda: "event=pair_does_not_fit" in router.text(), 10, "the log says it")
     status, answer, _ = http("POST", router.url + "/generate", {"text": "hello", "sampling_params": greedy(64)})
-    assert status >= 400
-    assert "page_size: prefill has 16, decode has 32" in answer["error"]["message"], (answer, decode.text())
+    assert status == 503 and reason in answer["error"]["message"], (answer, router.text())
+    # One that fits joins: the others are passed over.
+    other = cluster.decode(flag, values[0])
+    joined = cluster.router(prefill=[prefill], decode=[decode, other])
+    for _ in range(4):
+        assert len(generate(joined.url, text="hello", sampling_params=greedy(8))["output_ids"]) == 8
     assert prefill.alive() and decode.alive()
+    for worker in (prefill, decode, other):
+        wait_for(lambda w=worker: pages_in_use(w) == 0, 10, "all pages back")
 
 
-def test_dtype_mismatch_is_refused_naming_the_field(cluster):
-    prefill = cluster.prefill("--dtype", "float32", wait=False)
-    decode = cluster.decode("--dtype", "bfloat16", wait=False)
-    prefill.wait_ready()
-    decode.wait_ready()
-    router = cluster.router(prefill=[prefill], decode=[decode])
-    status, answer, _ = http("POST", router.url + "/generate", {"text": "hello", "sampling_params": greedy(64)})
-    assert status >= 400
-    assert 'dtype: prefill has "f32", decode has "bf16"' in answer["error"]["message"], (answer, decode.text())
+def test_no_token_asked_for(cluster):
+    """Decode may look at the request before or after prefill has ended it: nothing depends on that."""
+    router, prefill, decode = cluster.pd()
+    unified = cluster.unified()
+    body = {"text": "hello there", "sampling_params": greedy(0), "return_logprob": True, "logprob_start_len": 0}
+    want = result(generate(unified.url, **body))
+    assert want[0] == [] and len(want[2]) > 1 and want[4] == {"type": "length", "length": 0}
+    for _ in range(50):
+        assert result(generate(router.url, **body)) == want
+    for worker in prefill + decode:
+        wait_for(lambda w=worker: pages_in_use(w) == 0, 2, "all pages back")
 
 
 def test_bootstrap_server_apart(cluster):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import SLOW, greedy
+from conftest import SLOW, events, greedy
 
 RUNS = 20
 # Far below the 40 ms of a stall, far above what an unhurried machine needs: a detector, no benchmark.
@@ -75,6 +75,25 @@ def test_the_end_of_a_stream_is_not_held_up(cluster, kind):
         print(f"{kind} {path}: last token to end of stream, median {statistics.median(gaps) * 1000:.2f} ms, "
               f"worst {max(gaps) * 1000:.2f} ms; the end in one read {together} of {RUNS}")
         assert statistics.median(gaps) < STALL_S * SLOW, gaps
+
+
+@pytest.mark.parametrize("kind", ["alone", "pd"])
+def test_a_slow_reader_gets_the_whole_stream(cluster, kind):
+    """/generate repeats everything in each event: hundreds of megabytes, if each token's event had to be read."""
+    server = cluster.unified() if kind == "alone" else cluster.pd()[0]
+    body = {"input_ids": [5, 6, 7], "return_logprob": True, "stream": True,
+            "sampling_params": {**greedy(1500), "ignore_eos": True}}
+    count = 0
+    for event in events(server.url + "/generate", body):
+        if event == "[DONE]":
+            break
+        last = event
+        count += 1
+        if count < 40:
+            time.sleep(0.01)
+    assert event == "[DONE]"
+    assert len(last["output_ids"]) == 1500 and len(last["meta_info"]["output_token_logprobs"]) == 1500
+    assert last["meta_info"]["finish_reason"]["type"] == "length"
 
 
 @pytest.mark.parametrize("kind", ["alone", "pd"])

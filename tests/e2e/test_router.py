@@ -1,0 +1,56 @@
+"""The router in front of workers that are not what it expects, and its limits."""
+import json
+import socket
+import subprocess
+
+from conftest import BIN, DEMO_MODEL, SLOW, events, generate, greedy, http, wait_for
+
+
+def test_the_routers_tokenizer_must_be_that_of_the_model(cluster, tmp_path):
+    tokenizer = json.loads((DEMO_MODEL / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    a, b = [word for word in vocabulary if word.isalpha() and len(word) > 3][:2]
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((DEMO_MODEL / name).read_bytes())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    worker = cluster.unified()
+    ended = subprocess.run([BIN / "router", "--worker-urls", worker.url, "--model-path", tmp_path, "--port", "0"],
+                           capture_output=True, text=True, timeout=60 * SLOW)
+    assert ended.returncode == 2, ended.stderr
+    assert "argument --model-path" in ended.stderr and "another tokenizer" in ended.stderr
+    router = cluster.router("--model-path", DEMO_MODEL, workers=[worker])
+    assert generate(router.url, text="hello", sampling_params=greedy(4))["output_ids"]
+
+
+def test_a_worker_that_does_not_answer_is_named(cluster):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        router = cluster.start("router", "--worker-urls", f"http://{address}", wait=False)
+        wait_for(lambda: f"event=worker_unreachable worker={address}" in router.text(), 20, "the address in the log")
+    locked = cluster.unified("--api-key", "secret")
+    router = cluster.start("router", "--worker-urls", locked.url, wait=False)
+    wait_for(lambda: "event=worker_unreachable" in router.text() and "401" in router.text(), 20, "the refusal in the log")
+
+
+def test_router_limits(cluster):
+    worker = cluster.unified()
+    body = {"text": "a", "sampling_params": greedy(3000), "stream": True}
+    # One runs, none may wait.
+    router = cluster.router("--max-concurrent-requests", 1, "--queue-size", 0, workers=[worker])
+    stream = events(router.url + "/generate", body)
+    next(stream)
+    status, answer, headers = http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})
+    assert (status, answer["error"]["type"], headers["Retry-After"]) == (429, "rate_limit_error", "1")
+    stream.close()
+    wait_for(lambda: http("POST", router.url + "/generate", {"text": "a", "sampling_params": greedy(1)})[0] == 200, 10,
+             "room again after the client went away")
+    # And a request may only take so long.
+    hurried = cluster.router("--request-timeout-secs", 1, workers=[worker])
+    worker.kill(19)
+    try:
+        status, answer, _ = http("POST", hurried.url + "/generate", {"text": "a", "sampling_params": greedy(4)})
+    finally:
+        worker.kill(18)
+    assert status in (503, 504), answer
