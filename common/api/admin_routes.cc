@@ -124,6 +124,12 @@ void handle_health(const ContextPtr& context, const http::Request& request, Writ
   send_plain(*writer, request, context->generator->ready().ok() ? 200 : 503, {});
 }
 
+void handle_liveness(const ContextPtr& /*context*/,
+                     const http::Request& request,
+                     WriterPtr writer) {
+  send_plain(*writer, request, 200, {});
+}
+
 // Looks at what real work does instead of running some: a probe must not take a slot.
 void handle_health_generate(const ContextPtr& context,
                             const http::Request& request,

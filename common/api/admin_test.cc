@@ -53,7 +53,8 @@ TEST(Admin, KeyGuardsEverythingButHealthAndMetrics) {
     EXPECT_EQ(at(json::parse(refused.body).value(), "error.code"), json::Value("invalid_api_key"));
     EXPECT_NE(fixture.call("GET", path, "", "Authorization: Bearer sesame\r\n").status, 401);
   }
-  for (const char* path : {"/health", "/health_generate", "/metrics", "/ready"}) {
+  for (const char* path :
+       {"/health", "/health_generate", "/metrics", "/ready", "/readiness", "/liveness"}) {
     SCOPED_TRACE(path);
     EXPECT_EQ(fixture.call("GET", path).status, 200);
   }
@@ -83,6 +84,7 @@ TEST(Admin, HealthFollowsReadinessAndProgress) {
   fixture.generator->is_ready = false;
   EXPECT_EQ(fixture.call("GET", "/health").status, 503);
   EXPECT_EQ(fixture.call("GET", "/health_generate").status, 503);
+  EXPECT_EQ(fixture.call("GET", "/liveness").status, 200);
   EXPECT_TRUE(fixture.generator->requests.empty()) << "a probe runs no generation";
 }
 

@@ -31,6 +31,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/health", handle_health},
     {"GET", "/health_generate", handle_health_generate},
     {"GET", "/ready", handle_health},
+    {"GET", "/readiness", handle_health},
+    {"GET", "/liveness", handle_liveness},
     {"GET", "/ping", handle_health},
     {"GET", "/get_model_info", handle_model_info},
     {"GET", "/model_info", handle_model_info},

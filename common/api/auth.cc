@@ -32,7 +32,8 @@ bool KeyCheck::allows(std::string_view authorization) const {
 }
 
 bool KeyCheck::is_open_path(std::string_view path) {
-  return path.starts_with("/health") || path.starts_with("/ready") || path.starts_with("/metrics");
+  return path.starts_with("/health") || path == "/ready" || path == "/readiness" ||
+         path == "/liveness" || path.starts_with("/metrics");
 }
 
 }  // namespace tandem::api

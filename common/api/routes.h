@@ -25,6 +25,7 @@ void handle_detokenize(const ContextPtr& context, const http::Request& request, 
 void handle_models(const ContextPtr& context, const http::Request& request, WriterPtr writer);
 void handle_model(const ContextPtr& context, const http::Request& request, WriterPtr writer);
 void handle_health(const ContextPtr& context, const http::Request& request, WriterPtr writer);
+void handle_liveness(const ContextPtr& context, const http::Request& request, WriterPtr writer);
 void handle_health_generate(const ContextPtr& context,
                             const http::Request& request,
                             WriterPtr writer);

@@ -132,8 +132,12 @@ class Resolver {
     if (!r.pd_disaggregation) {
       no_op("disaggregation_bootstrap_port", "without --pd-disaggregation no worker has one");
     } else if (!r.has_worker_addresses()) {
-      no_op("disaggregation_bootstrap_port",
-            "workers that the router starts take ports that the system chooses");
+      if (given("disaggregation_bootstrap_port") && r.prefill_workers > 1) {
+        fail("disaggregation_bootstrap_port",
+             std::to_string(a_.disaggregation.bootstrap_port) +
+                 " is one port for --prefill-workers " + std::to_string(r.prefill_workers) +
+                 "; leave it out and each takes one that the system chooses");
+      }
     }
     if (!given("disaggregation_bootstrap_port")) return;
     for (PrefillUrl& each : r.prefill) {

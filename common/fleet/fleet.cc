@@ -126,12 +126,14 @@ void Fleet::post(std::function<void()> task) {
   entrance_->leave(std::move(task));
 }
 
-std::uint64_t Fleet::add_worker(WorkerAddress address) {
+std::uint64_t Fleet::add_worker(WorkerAddress address, std::function<void()> on_hung) {
   const std::uint64_t number = number_source_.fetch_add(1);
-  post([this, number, address = std::move(address)] {
+  post([this, number, address = std::move(address), on_hung = std::move(on_hung)] {
     Worker& worker = workers_[number];
     worker.address = address;
+    worker.on_hung = on_hung;
     worker.retry_at = steady_clock().now();
+    worker.out_of_reach_since = worker.retry_at;
     turn_at_ = worker.retry_at;
   });
   return number;
@@ -177,7 +179,15 @@ void Fleet::on_turn(Time now) {
   std::vector<std::uint64_t> due;
   for (auto& [number, worker] : workers_) {
     if (worker.state == State::kBackoff && worker.retry_at <= now) due.push_back(number);
-    if (worker.state != State::kUp) continue;
+    if (worker.state != State::kUp) {
+      if (worker.on_hung && now - worker.out_of_reach_since > options_.hung_after) {
+        worker.out_of_reach_since = now;
+        obs::error("worker_hung",
+                   {{"worker", worker.address.text()}, {"reason", worker.last_error}});
+        worker.on_hung();
+      }
+      continue;
+    }
     worker.health.on_time(now);
     if (now - worker.heard_at > options_.stall_timeout) {
       lose(worker,
@@ -329,6 +339,7 @@ void Fleet::on_closed(WorkerKey key, const Status& status) {
 /// The present life of this worker is over for the router; another is looked for after a pause.
 void Fleet::lose(Worker& worker, const Status& why) {
   const bool was_up = worker.state == State::kUp;
+  if (was_up) worker.out_of_reach_since = steady_clock().now();
   changed_ = true;
   const WorkerKey key = worker.key;
   if (worker.client) worker.client->cancel(why);
@@ -393,14 +404,31 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
     if (!chosen.ok()) return std::nullopt;
     return Placement{{workers[*chosen].id}, std::nullopt};
   }
-  const auto prefill = candidates(rpc::Role::kPrefill);
-  const auto decode = candidates(rpc::Role::kDecode);
-  const auto chosen =
-      balance::pick_pair({.prefill = options_.prefill_policy, .decode = options_.decode_policy},
-                         prefill,
-                         decode,
-                         demand,
-                         pair_turns_);
+  auto prefill = candidates(rpc::Role::kPrefill);
+  auto decode = candidates(rpc::Role::kDecode);
+  const auto fits = [this](const balance::Candidate& p, const balance::Candidate& d) {
+    return check_pair(by_key({p.id})->info, by_key({d.id})->info).ok();
+  };
+  for (balance::Candidate& p : prefill) {
+    p.usable = p.usable &&
+               std::ranges::any_of(decode, [&](const auto& d) { return d.usable && fits(p, d); });
+  }
+  const auto pick_two = [&] {
+    return balance::pick_pair(
+        {.prefill = options_.prefill_policy, .decode = options_.decode_policy},
+        prefill,
+        decode,
+        demand,
+        pair_turns_);
+  };
+  auto chosen = pick_two();
+  if (chosen.ok() && !fits(prefill[chosen->prefill], decode[chosen->decode])) {
+    for (balance::Candidate& d : decode)
+      d.usable = d.usable && fits(prefill[chosen->prefill], d);
+    for (std::size_t i = 0; i < prefill.size(); ++i)
+      prefill[i].usable = prefill[i].usable && i == chosen->prefill;
+    chosen = pick_two();
+  }
   if (!chosen.ok()) return std::nullopt;
   return Placement{{decode[chosen->decode].id}, WorkerKey{prefill[chosen->prefill].id}};
 }

@@ -42,6 +42,7 @@ struct FleetOptions {
   /// A worker whose engine has finished no layer and no idle turn for so long is lost.
   Duration no_progress_timeout = seconds(10);
   Duration request_timeout = seconds(1800);
+  Duration hung_after = seconds(10);
   /// -1: no limit; beyond it requests wait, at most queue_size of them.
   std::int32_t max_concurrent_requests = -1;
   std::uint32_t queue_size = 100;
@@ -60,7 +61,9 @@ class Fleet final : public core::Generator {
   void stop();
 
   /// From now on keeps a session to this worker. Returns a number to remove it by.
-  std::uint64_t add_worker(WorkerAddress address);
+  /// `on_hung` is called, inside the fleet, each time the worker has been out of reach for
+  /// hung_after: whoever started it can end it.
+  std::uint64_t add_worker(WorkerAddress address, std::function<void()> on_hung = nullptr);
   void remove_worker(std::uint64_t number);
 
   /// Waits until workers of every role needed are up, or the deadline; the error tells what is
@@ -104,6 +107,8 @@ class Fleet final : public core::Generator {
     Duration backoff{0};
     std::string last_error;
     bool flush_pending = false;
+    std::function<void()> on_hung;
+    Time out_of_reach_since;
   };
 
   struct Waiting {
@@ -131,6 +136,7 @@ class Fleet final : public core::Generator {
   void on_heard(WorkerKey key, const core::Load& load);
   void on_closed(WorkerKey key, const Status& status);
   void lose(Worker& worker, const Status& why);
+  static Status check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& decode);
   [[nodiscard]] Status find_pair() const;
   [[nodiscard]] Status judge(const Worker& worker, const rpc::WorkerInfo& info) const;
   Worker* by_key(WorkerKey key);

@@ -49,24 +49,32 @@ Status Fleet::present() const {
   return published_.present;
 }
 
-/// Whether some prefill and some decode worker that are up can be linked. Their own link compares
-/// everything; this is what can be told before the first request.
+/// Their own link compares everything; this is what can be told before the first request.
+Status Fleet::check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& decode) {
+  if (prefill.page_size != decode.page_size) {
+    return failed_precondition(
+        fmt::format("the pair does not fit: page_size: prefill has {}, decode has {}",
+                    prefill.page_size,
+                    decode.page_size));
+  }
+  if (prefill.kv_cache_dtype != decode.kv_cache_dtype) {
+    return failed_precondition(
+        fmt::format(R"(the pair does not fit: dtype: prefill has "{}", decode has "{}")",
+                    prefill.kv_cache_dtype,
+                    decode.kv_cache_dtype));
+  }
+  return {};
+}
+
+/// Whether some prefill and some decode worker that are up can be linked.
 Status Fleet::find_pair() const {
   Status why = unavailable("no prefill worker is up, or no decode worker");
   for (const auto& [p, prefill] : workers_) {
     if (prefill.state != State::kUp || prefill.info.role != rpc::Role::kPrefill) continue;
     for (const auto& [d, decode] : workers_) {
       if (decode.state != State::kUp || decode.info.role != rpc::Role::kDecode) continue;
-      const rpc::WorkerInfo& a = prefill.info;
-      const rpc::WorkerInfo& b = decode.info;
-      if (a.page_size == b.page_size && a.kv_cache_dtype == b.kv_cache_dtype) return {};
-      const bool pages = a.page_size != b.page_size;
-      why = failed_precondition(fmt::format(
-          "the pair does not fit: {}",
-          pages ? fmt::format("page_size: prefill has {}, decode has {}", a.page_size, b.page_size)
-                : fmt::format(R"(dtype: prefill has "{}", decode has "{}")",
-                              a.kv_cache_dtype,
-                              b.kv_cache_dtype)));
+      why = check_pair(prefill.info, decode.info);
+      if (why.ok()) return why;
     }
   }
   return why;

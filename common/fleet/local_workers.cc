@@ -84,6 +84,11 @@ void LocalWorkers::stop(Duration grace) {
   if (thread_.joinable()) thread_.join();
 }
 
+void LocalWorkers::replace(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  if (const pid_t pid = children_.at(index).pid; pid > 0) kill(pid, SIGKILL);
+}
+
 std::vector<pid_t> LocalWorkers::pids() const {
   const std::lock_guard lock(mutex_);
   std::vector<pid_t> pids;
@@ -189,13 +194,14 @@ void LocalWorkers::reap(std::size_t index) {
   Child& child = children_[index];
   if (child.pid <= 0) return;
   int status = 0;
-  if (waitpid(child.pid, &status, WNOHANG) != child.pid) return;
-  const std::string why = describe_exit(status);
-  obs::error("worker_ended", {{"worker", index}, {"pid", child.pid}, {"reason", why}});
+  const pid_t pid = child.pid;
   {
     const std::lock_guard lock(mutex_);
+    if (waitpid(pid, &status, WNOHANG) != pid) return;
     child.pid = -1;
   }
+  const std::string why = describe_exit(status);
+  obs::error("worker_ended", {{"worker", index}, {"pid", pid}, {"reason", why}});
   if (child.port_pipe >= 0) close(child.port_pipe);
   child.port_pipe = -1;
   child.start_at = steady_clock().now() + child.backoff;

@@ -53,6 +53,8 @@ class LocalWorkers {
   void start();
   /// SIGTERM to all, SIGKILL to what is left after `grace`; waits for the end of all.
   void stop(Duration grace);
+  /// Kills the present life of worker `index`, which does not answer; another follows. Any thread.
+  void replace(std::size_t index);
   /// Process ids of the running ones, for logs and /get_server_info. Any thread.
   [[nodiscard]] std::vector<pid_t> pids() const;
 
@@ -75,7 +77,7 @@ class LocalWorkers {
 
   std::vector<LocalWorkerSpec> specs_;
   Events events_;
-  // Guards children_[i].pid for pids(): the rest is the supervisor thread's own.
+  // Guards children_[i].pid, for pids() and replace(): the rest is the supervisor thread's own.
   mutable std::mutex mutex_;
   std::vector<Child> children_;
   std::atomic<bool> stopping_{false};

@@ -90,6 +90,10 @@ LocalWorkerSpec local_spec(const args::Arguments& args, rpc::Role role, std::uin
   if (mode != args::DisaggregationMode::kNull) {
     spec.argv.push_back(fmt::format("--disaggregation-mode={}", args::to_string(mode)));
   }
+  if (role == rpc::Role::kPrefill && args.is_explicit("disaggregation_bootstrap_port")) {
+    spec.argv.push_back(
+        fmt::format("--disaggregation-bootstrap-port={}", args.disaggregation.bootstrap_port));
+  }
   // Workers of one machine share its cores and memory.
   if (!args.is_explicit("compute_threads")) {
     spec.argv.push_back(
@@ -151,14 +155,18 @@ std::unique_ptr<LocalWorkers> make_local_workers(Fleet& fleet,
   const auto roles = std::make_shared<std::vector<rpc::Role>>();
   for (const LocalWorkerSpec& spec : specs)
     roles->push_back(spec.role);
+  // Set before the first of them starts; they end after the fleet has stopped.
+  const auto workers = std::make_shared<LocalWorkers*>(nullptr);
   LocalWorkers::Events events;
-  events.on_ready = [&fleet, numbers, roles](std::size_t index, const LocalWorkerPorts& ports) {
+  events.on_ready = [&fleet, numbers, roles, workers](std::size_t index,
+                                                      const LocalWorkerPorts& ports) {
     WorkerAddress address;
     address.role = roles->at(index);
     address.host = "127.0.0.1";
     address.port = ports.http;
     if (ports.bootstrap != 0) address.bootstrap_port = ports.bootstrap;
-    (*numbers)[index] = fleet.add_worker(std::move(address));
+    (*numbers)[index] =
+        fleet.add_worker(std::move(address), [workers, index] { (*workers)->replace(index); });
   };
   events.on_exit = [&fleet, numbers](std::size_t index, const Status& /*why*/) {
     const auto found = numbers->find(index);
@@ -167,7 +175,9 @@ std::unique_ptr<LocalWorkers> make_local_workers(Fleet& fleet,
     numbers->erase(found);
   };
   events.on_hopeless = [hopeless](std::size_t /*index*/, const Status& why) { hopeless->set(why); };
-  return std::make_unique<LocalWorkers>(std::move(specs), std::move(events));
+  auto made = std::make_unique<LocalWorkers>(std::move(specs), std::move(events));
+  *workers = made.get();
+  return made;
 }
 
 struct Program {
@@ -242,6 +252,12 @@ Status start(Program& program) {
     for (WorkerAddress& address : addresses)
       program.fleet->add_worker(std::move(address));
   } else {
+    std::error_code error;
+    if (!std::filesystem::is_directory(args.model.model_path, error)) {
+      return invalid_argument("argument --model-path: " + args.model.model_path +
+                              ": no such folder (a local checkpoint folder with config.json is "
+                              "expected)");
+    }
     program.local = make_local_workers(*program.fleet, hopeless, local_specs(args));
     program.local->start();
   }

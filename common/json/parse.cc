@@ -365,7 +365,7 @@ Result<Value> Parser::run() {
         if (!at_end()) return expected("the end of the text");
         return done;
       }
-      TANDEM_TRY(attach(stack_.back(), std::move(done)));
+      TANDEM_TRY(attach(stack_.back(), std::move(done)));  // NOLINT: assigned before its next use
       TANDEM_TRY(closed, next_or_close(stack_.back()));
       if (!closed) break;
     }

@@ -19,7 +19,8 @@
 namespace tandem::serve {
 namespace {
 
-http::Response starting() {
+http::Response starting(const http::Request& request) {
+  if (request.path == "/liveness") return {.status = 200, .headers = {}, .body = {}};
   const api::ApiError error = api::to_api_error(unavailable("the server is starting"));
   return {
       .status = error.status, .headers = api::error_headers(error), .body = api::error_body(error)};
@@ -107,7 +108,7 @@ Result<Ports> FrontDoor::listen() {
   server.limits.body_bytes = options_.max_body_bytes;
   server.admit = [gate = gate_](const http::Request& request) -> std::optional<http::Response> {
     const auto inside = gate->inside();
-    return inside ? inside->admit(request) : starting();
+    return inside ? inside->admit(request) : starting(request);
   };
   server.error_body = [](int status, std::string_view message) {
     api::ApiError error = api::bad_request(std::string(message));
@@ -128,7 +129,7 @@ Result<Ports> FrontDoor::listen() {
                                 std::shared_ptr<http::ResponseWriter> writer) {
     const auto inside = gate->inside();
     if (!inside) {
-      http::Response response = starting();
+      http::Response response = starting(request);
       writer->send(response.status, std::move(response.headers), std::move(response.body));
       return;
     }

@@ -46,7 +46,7 @@ Status read_length(const core::ServedModel& model,
                    core::SamplingParams* sampling) {
   std::optional<std::int32_t> wanted;
   if (in.has_max_new_tokens()) wanted = in.max_new_tokens();
-  const Status status = api::settle_length(
+  Status status = api::settle_length(
       model, static_cast<std::int64_t>(prompt_tokens), wanted, kDefaultNewTokens, sampling);
   if (status.code() == Code::kOutOfRange) return invalid_argument(status.message());
   return status;
@@ -234,7 +234,7 @@ class Endpoint final : public rpc::GenerationHandler,
     }
     setup_.api->serving().on_request(call->request().stream(),
                                      static_cast<std::int64_t>(request.input_ids.size()));
-    const Status status = setup_.generator->submit(
+    Status status = setup_.generator->submit(
         std::move(request), [self = shared_from_this(), running](core::TokenEvent&& event) {
           self->on_event(*running, std::move(event));
         });

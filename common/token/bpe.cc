@@ -295,9 +295,10 @@ bool BpeModel::merges_to(std::int32_t id, std::string_view bytes) const {
   std::int32_t symbols[kShortWord];
   // Longer tokens are rare enough to be merged each time.
   if (bytes.size() > kShortWord) return false;
-  for (std::size_t i = 0; i < bytes.size(); ++i)
+  const std::size_t size = bytes.size();
+  for (std::size_t i = 0; i < size; ++i)
     symbols[i] = raw_.byte_id(bytes[i]);
-  const bool reached = merge_short(symbols, bytes.size()) == 1 && symbols[0] == id;
+  const bool reached = merge_short(symbols, size) == 1 && symbols[0] == id;
   reach.store(reached ? kReached : kNotReached, std::memory_order_relaxed);
   return reached;
 }
@@ -329,9 +330,10 @@ void BpeModel::merge_bytes(std::string_view bytes, std::vector<std::int32_t>& ou
     return;
   }
   std::int32_t symbols[kShortWord];
-  for (std::size_t i = 0; i < bytes.size(); ++i)
+  const std::size_t size = bytes.size();
+  for (std::size_t i = 0; i < size; ++i)
     symbols[i] = raw_.byte_id(bytes[i]);
-  const std::size_t count = merge_short(symbols, bytes.size());
+  const std::size_t count = merge_short(symbols, size);
   out.insert(out.end(), symbols, symbols + count);
 }
 

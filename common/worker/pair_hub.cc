@@ -98,6 +98,12 @@ void PairHub::resolved(const PeerHint& hint, const Result<std::string>& address)
   if (!wanted_.contains(hint.incarnation)) return;
   if (address.ok()) {
     connect(hint.incarnation, *address);
+  } else if (!hint.grpc_address.empty()) {
+    // The bootstrap service must not be what everything hangs on: the router knows an address too,
+    // and the link compares incarnations anyhow.
+    obs::warn("bootstrap_unavailable",
+              {{"reason", address.status().message()}, {"instead", hint.grpc_address}});
+    connect(hint.incarnation, hint.grpc_address);
   } else {
     give_up(hint.incarnation, address.status());
   }

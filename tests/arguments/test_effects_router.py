@@ -143,7 +143,7 @@ def test_worker_stall_timeout_ms(cluster):
     """A worker that is held says nothing: the router notes after how long it gave up on it."""
     worker = cluster.unified()
     router = cluster.router("--worker-stall-timeout-ms", 6000, workers=[worker])
-    worker.kill(19)
+    worker.suspend()
     try:
         wait_for(lambda: "event=worker_lost" in router.text(), 60, "given up")
     finally:

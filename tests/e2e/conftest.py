@@ -121,6 +121,16 @@ class Program:
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
 
+    def suspend(self):
+        """SIGSTOP, until every thread stands still."""
+        def standing():
+            states = [(t / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                      for t in pathlib.Path(f"/proc/{self.pid}/task").iterdir()]
+            return all(s == "T" for s in states)
+
+        self.kill(signal.SIGSTOP)
+        wait_for(standing, 20, f"{self.name} stands still")
+
     def info(self):
         return http("GET", self.url + "/get_server_info")[1]
 

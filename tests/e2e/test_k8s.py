@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from conftest import BIN, ROOT
+from conftest import BIN, DEMO_MODEL, ROOT, generate, greedy
 
 K8S = ROOT / "deploy" / "k8s"
 SETS = {"base": K8S / "base", **{p.name: p for p in sorted((K8S / "overlays").iterdir())}}
@@ -75,7 +75,8 @@ def test_our_programs_take_the_command_lines(name, tmp_path):
         assert wanted in ports.values(), (owner, ports)
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert ports[container[probe]["httpGet"]["port"]] == wanted, (owner, probe)
-            assert container[probe]["httpGet"]["path"].startswith("/health"), (owner, probe)
+            alive = words[0] == "router" and probe != "readinessProbe"
+            assert container[probe]["httpGet"]["path"] == ("/liveness" if alive else "/health"), (owner, probe)
         if words[0] == "bootstrap-server":
             seen.add(words[0])
             continue  # has no requests that would have to end
@@ -85,6 +86,33 @@ def test_our_programs_take_the_command_lines(name, tmp_path):
     assert "router" in seen
     if name in ("base", "pd"):
         assert seen == {"router", "prefill-server", "decode-server", "bootstrap-server"}
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name != "dp4"])
+def test_the_pods_find_each_other(cluster, name):
+    """The same command lines on this machine: what the manifests' names stand for becomes addresses of the loopback."""
+    addresses, router = {}, None
+    order = {"bootstrap-server": 0, "prefill-server": 1, "decode-server": 1, "router": 2}
+    for workload in sorted(workloads(name), key=lambda w: order[w["spec"]["template"]["spec"]["containers"][0]["command"][0]]):
+        container = workload["spec"]["template"]["spec"]["containers"][0]
+        program, own = container["command"][0], workload["metadata"]["name"]
+        words = [w for w in container["args"] if not w.startswith(("--config", "--host", "--port=", "--disaggregation-bootstrap-port"))]
+        for known, address in addresses.items():
+            words = [w.replace(known, address) for w in words]
+        words = [w.replace("$(POD_IP)", "127.0.0.1") for w in words]
+        assert not any("tandem-" in w for w in words), f"{own} names what is not there: {words}"
+        if program.endswith(("prefill-server", "decode-server")):
+            words += ["--page-size=16", f"--model-path={DEMO_MODEL}"]
+        for pod in range(workload["spec"]["replicas"]):
+            started = cluster.start(program, *words)
+            if program == "bootstrap-server":
+                addresses[f"{own}:8998"] = f"127.0.0.1:{started.port}"
+            elif program == "router":
+                router = started
+            else:
+                addresses[f"{own}-{pod}.{own}:30000"] = f"127.0.0.1:{started.port}"
+    for _ in range(4):
+        assert len(generate(router.url, text="hello", sampling_params=greedy(8))["output_ids"]) == 8
 
 
 @pytest.mark.parametrize("name", SETS)

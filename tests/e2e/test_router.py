@@ -1,5 +1,8 @@
 """The router in front of workers that are not what it expects, and its limits."""
 import json
+import os
+import pathlib
+import signal
 import socket
 import subprocess
 
@@ -34,6 +37,54 @@ def test_a_worker_that_does_not_answer_is_named(cluster):
     wait_for(lambda: "event=worker_unreachable" in router.text() and "401" in router.text(), 20, "the refusal in the log")
 
 
+def test_a_hung_local_worker_is_replaced(cluster):
+    router = cluster.start("router", "--dp", 1, "--model-path", DEMO_MODEL)
+    children = pathlib.Path(f"/proc/{router.pid}/task")
+
+    def pids():
+        return {int(p) for each in children.iterdir() for p in (each / "children").read_text().split()}
+
+    (hung,) = pids()
+    os.kill(hung, signal.SIGSTOP)
+    wait_for(lambda: pids() and hung not in pids(), 60, "another process")
+    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 30, "ready again")
+    assert len(generate(router.url, text="hello", sampling_params=greedy(4))["output_ids"]) == 4
+    assert "event=worker_hung" in router.text()
+
+
+def test_the_bootstrap_port_of_a_supervised_prefill_worker(cluster):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    words = ("--dp", 1, "--pd-disaggregation", "--model-path", DEMO_MODEL, "--disaggregation-bootstrap-port", port)
+    router = cluster.start("router", *words)
+    assert http("GET", f"http://127.0.0.1:{port}/health")[0] == 200
+    assert len(generate(router.url, text="hello", sampling_params=greedy(4))["output_ids"]) == 4
+    ended = subprocess.run([BIN / "router", *map(str, words), "--prefill-workers", "2", "--port", "0"],
+                           capture_output=True, text=True, timeout=60 * SLOW)
+    assert ended.returncode == 2 and "--disaggregation-bootstrap-port" in ended.stderr, ended.stderr
+
+
+def test_a_lost_bootstrap_service_stops_nothing(cluster):
+    bootstrap = cluster.start("bootstrap-server")
+    prefill = cluster.prefill("--disaggregation-bootstrap-address", f"127.0.0.1:{bootstrap.port}")
+    decode = cluster.decode()
+    bootstrap.kill(signal.SIGKILL)
+    bootstrap.process.wait()
+    router = cluster.start("router", "--pd-disaggregation", "--prefill", prefill.url, bootstrap.port,
+                           "--decode", decode.url)
+    for _ in range(3):
+        assert len(generate(router.url, text="hello", sampling_params=greedy(8))["output_ids"]) == 8
+    assert "event=bootstrap_unavailable" in decode.text()
+
+
+def test_a_missing_model_folder_is_told_once(tmp_path):
+    ended = subprocess.run([BIN / "router", "--dp", "2", "--model-path", tmp_path / "none", "--port", "0"],
+                           capture_output=True, text=True, timeout=60 * SLOW)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1 and "--model-path" in ended.stderr, ended.stderr
+
+
 def test_router_limits(cluster):
     worker = cluster.unified()
     body = {"text": "a", "sampling_params": greedy(3000), "stream": True}
@@ -48,9 +99,9 @@ def test_router_limits(cluster):
              "room again after the client went away")
     # And a request may only take so long.
     hurried = cluster.router("--request-timeout-secs", 1, workers=[worker])
-    worker.kill(19)
+    worker.suspend()
     try:
         status, answer, _ = http("POST", hurried.url + "/generate", {"text": "a", "sampling_params": greedy(4)})
     finally:
-        worker.kill(18)
+        worker.kill(signal.SIGCONT)
     assert status in (503, 504), answer

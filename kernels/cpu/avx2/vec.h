@@ -15,6 +15,7 @@ struct Avx2Vec {
     __m256 hi;
   };
 
+  static constexpr bool kBf16Pairs = false;
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx512/bf16.h"
 
 #include "kernels/cpu/avx512/vec.h"
+#include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 
 namespace tandem::kernels::cpu {
@@ -9,7 +10,7 @@ namespace {
 
 // In this namespace, so that no instantiation leaves this file (see table.h).
 struct Avx512Bf16Vec : Avx512Vec {
-  static constexpr int kNarrowPanels = 8;
+  static constexpr bool kBf16Pairs = true;
 
   static Int int_broadcast(std::uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 
@@ -17,6 +18,17 @@ struct Avx512Bf16Vec : Avx512Vec {
   static Vec dot2(Vec acc, Int x, Int w) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
     return acc;
+  }
+
+  /// The first `count` halves, zero behind them.
+  static Int int_load_part(const void* from, std::size_t count) {
+    return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
+  }
+
+  /// Pairs (a, b) of the halves of a and b: of every 8 the first four into low.
+  static void interleave(Int a, Int b, Int* low, Int* high) {
+    *low = _mm512_unpacklo_epi16(a, b);
+    *high = _mm512_unpackhi_epi16(a, b);
   }
 };
 
@@ -33,6 +45,7 @@ void linear(const LinearBlock& block) {
 Kernels avx512_bf16_kernels() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear;
+  kernels.attention = &Attention<Avx512Bf16Vec>::run;
   return kernels;
 }
 

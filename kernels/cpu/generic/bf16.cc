@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx512/bf16.h"
 
 #include "kernels/cpu/generic/vec.h"
+#include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 
 #include <cstring>
@@ -11,6 +12,8 @@ namespace tandem::kernels::cpu {
 namespace {
 
 struct EmulatedBf16Vec : GenericVec {
+  static constexpr bool kBf16Pairs = true;
+
   static Int int_broadcast(std::uint32_t word) {
     Int out;
     for (auto& lane : out.lane)
@@ -25,6 +28,25 @@ struct EmulatedBf16Vec : GenericVec {
       const float odd = flush(__builtin_fmaf(high(a), high(b), flush(acc.lane[i])));
       return flush(__builtin_fmaf(low(a), low(b), odd));
     });
+  }
+
+  static Int int_load_part(const void* from, std::size_t count) {
+    Int out = int_zero();
+    std::memcpy(out.lane, from, count * 2);
+    return out;
+  }
+
+  static void interleave(const Int& a, const Int& b, Int* low, Int* high) {
+    for (int i = 0; i < 16; ++i) {
+      const int word = i / 4 * 4 + i % 4 / 2;  // of 16 bytes, the first 8
+      const int shift = i % 2 * 16;
+      const auto half = [shift](std::int32_t lane) {
+        return static_cast<std::uint32_t>(lane) >> shift & 0xffffU;
+      };
+      low->lane[i] = static_cast<std::int32_t>(half(a.lane[word]) | half(b.lane[word]) << 16);
+      high->lane[i] =
+          static_cast<std::int32_t>(half(a.lane[word + 2]) | half(b.lane[word + 2]) << 16);
+    }
   }
 
   static float low(std::uint32_t pair) {
@@ -55,6 +77,7 @@ void linear(const LinearBlock& block) {
 Kernels emulated_bf16_kernels() {
   Kernels kernels = generic_kernels();
   kernels.linear = &linear;
+  kernels.attention = &Attention<EmulatedBf16Vec>::run;
   return kernels;
 }
 

@@ -7,9 +7,12 @@
 //     o = sum of e[j] V[j], one FMA chain in order of positions
 //     merge (M, L, O) with (m, l, o), rescaled to the larger of M and m
 //   out = O / L
-// Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
-// does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
-// Bound: decode reads K and V once; prefill is bound by FMAs.
+// Families with products of bf16 pairs (V::kBf16Pairs) take bf16 keys and values by pairs instead:
+// q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
+// pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
+// sides. m, l and the merge are as above. Rows only share loads: a tile of 4 rows x 4 keys reads
+// each key once for 4 rows. Keys that a row does not see never enter its sums (not even times zero:
+// the memory behind them may hold NaN). Bound: decode reads K and V once; prefill is bound by FMAs.
 #pragma once
 
 #include "kernels/cpu/simd/rows.h"
@@ -44,19 +47,27 @@ class Attention {
       : tile_(tile),
         rows_(tile.tokens * tile.heads),
         dim_(tile.head_dim),
-        padded_dim_((tile.head_dim + 15) / 16 * 16) {
-    // Largest: 3 * 32 * 512 + 32 * 272 floats + 336 pointers, under 256 KiB of the scratch.
+        padded_dim_((tile.head_dim + 31) / 32 * 32) {
+    // Largest: 3 * 32 * 512 + 32 * 272 floats + 336 pointers and 32 * 784 halves, under 320 KiB of
+    // the scratch.
     auto* floats = reinterpret_cast<float*>(tile.scratch);
     q_ = floats;
     merged_ = q_ + kTileRows * padded_dim_;
     part_ = merged_ + kTileRows * padded_dim_;
     scores_ = part_ + kTileRows * padded_dim_;
     keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kScoreStride);
+    q_pairs_ = reinterpret_cast<std::byte*>(keys_ + kKeyBlock + kAhead + 16);
+    weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
   }
+
+  /// Whether this dtype goes by pairs.
+  template <DType D>
+  static constexpr bool kPairs = V::kBf16Pairs&& D == DType::kBf16;
 
   template <DType D>
   void run_as() {
     load_queries();
+    if constexpr (kPairs<D>) round_queries();
     std::size_t first = ~std::size_t{0};
     std::size_t last = 0;
     for (std::size_t row = 0; row < rows_; ++row) {
@@ -75,12 +86,12 @@ class Attention {
       for (std::size_t row = 0; row < rows_; ++row)
         seen_[row] = clip(visible_[row], base);
       for (std::size_t row = 0; row < rows_; ++row)
-        softmax_row(row);
+        softmax_row<D>(row);
       sum_values<D>();
       for (std::size_t row = 0; row < rows_; ++row)
         merge_row(row);
     }
-    store_rows();
+    store_rows<D>();
   }
 
   /// The part of `range` inside the block at `base`, relative to it.
@@ -106,6 +117,13 @@ class Attention {
     for (std::size_t i = rows_ * padded_dim_; rows_ < kTileRows && i < (rows_ + 1) * padded_dim_;
          ++i)
       q_[i] = 0;
+  }
+
+  /// q to bf16, with the row behind the last one.
+  void round_queries() {
+    const std::size_t rows = rows_ < kTileRows ? rows_ + 1 : rows_;
+    for (std::size_t i = 0; i < rows * padded_dim_; i += 16)
+      V::store_bf16(q_pairs_ + i * 2, V::load(q_ + i));
   }
 
   /// Of the block, and of the first positions behind it for prefetches.
@@ -182,6 +200,13 @@ class Attention {
         acc[r][c] = V::zero();
     }
     std::size_t i = 0;
+    if constexpr (kPairs<D>) {
+      const std::byte* pairs = q_pairs_ + (q - q_) * 2;
+      for (; i + 32 <= dim_; i += 32)
+        dot_pairs<R, C>(pairs + i * 2, keys, i * 2, 32, acc);
+      if (i < dim_) dot_pairs<R, C>(pairs + i * 2, keys, i * 2, dim_ - i, acc);
+      i = dim_;
+    }
     for (; i + 16 <= dim_; i += 16) {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
@@ -214,7 +239,31 @@ class Attention {
     }
   }
 
+  /// `count` dimensions, at most 32, from byte `at` of the keys on.
+  template <int R, int C>
+  inline __attribute__((always_inline)) void dot_pairs(const std::byte* q,
+                                                       const std::byte* const* keys,
+                                                       std::size_t at,
+                                                       std::size_t count,
+                                                       Vec (&acc)[R][C]) const {
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      const auto key = load_halves(keys[c] + at, count);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        acc[r][c] =
+            V::dot2(acc[r][c], V::int_load(q + static_cast<std::size_t>(r) * padded_dim_ * 2), key);
+      }
+    }
+  }
+
+  static inline __attribute__((always_inline)) auto load_halves(const std::byte* from,
+                                                                std::size_t count) {
+    return count >= 32 ? V::int_load(from) : V::int_load_part(from, count);
+  }
+
   /// Scores of the row's visible positions to weights, in place.
+  template <DType D>
   void softmax_row(std::size_t row) {
     const Range seen = seen_[row];
     if (seen.begin >= seen.end) return;
@@ -235,7 +284,11 @@ class Attention {
     Vec sum = V::zero();
     for (std::size_t j = begin; j < end; j += 16) {
       const Vec weight = Rows<V>::exp(V::sub(V::load(scores + j), max));
-      V::store(scores + j, weight);
+      if constexpr (kPairs<D>) {
+        V::store_bf16(weights_ + (row * kScoreStride + j) * 2, weight);
+      } else {
+        V::store(scores + j, weight);
+      }
       sum = V::add(sum, weight);
     }
     part_sum_[row] = V::sum(sum);
@@ -246,6 +299,16 @@ class Attention {
   template <DType D>
   void sum_values() {
     std::size_t row = 0;
+    if constexpr (kPairs<D>) {
+      for (; row + 4 <= rows_; row += 4)
+        sum_pair_rows<4, 2>(row);
+      if (row + 2 <= rows_) {
+        sum_pair_rows<2, 4>(row);
+        row += 2;
+      }
+      if (row < rows_) sum_row_pairs(row, seen_[row]);
+      return;
+    }
     for (; row + 4 <= rows_; row += 4)
       sum_rows<D, 4, V::kValueChunks>(row);
     if (row + 2 <= rows_) {
@@ -276,6 +339,106 @@ class Attention {
     sum_keys<D, R, C>(row, common);
     for (std::size_t r = row; r < row + kRows; ++r) {
       sum_keys<D, 1, V::kValueChunksOneRow>(r, {common.end, seen_[r].end});
+    }
+  }
+
+  /// As sum_rows, by pairs: shared are the pairs that all rows see whole.
+  template <int R, int C>
+  void sum_pair_rows(std::size_t row) {
+    constexpr auto kRows = static_cast<std::size_t>(R);
+    Range common = {0, kKeyBlock};
+    for (std::size_t r = row; r < row + kRows; ++r) {
+      const std::size_t begin = (seen_[r].begin + 1) / 2 * 2;
+      const std::size_t end = seen_[r].end / 2 * 2;
+      common.begin = begin > common.begin ? begin : common.begin;
+      common.end = end < common.end ? end : common.end;
+    }
+    if (common.begin >= common.end) {
+      for (std::size_t r = row; r < row + kRows; ++r)
+        sum_row_pairs(r, seen_[r]);
+      return;
+    }
+    for (std::size_t r = row; r < row + kRows; ++r)
+      sum_row_pairs(r, {seen_[r].begin, common.begin});
+    std::size_t at = 0;
+    constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
+    for (; at + kWidth <= dim_; at += kWidth)
+      sum_pair_chunk<R, C>(row, common, at);
+    for (; at < dim_; at += 32)
+      sum_pair_chunk<R, 1>(row, common, at);
+    for (std::size_t r = row; r < row + kRows; ++r)
+      sum_row_pairs(r, {common.end, seen_[r].end});
+  }
+
+  /// One row over `keys`, whose ends may halve a pair.
+  void sum_row_pairs(std::size_t row, Range keys) {
+    if (keys.begin >= keys.end) return;
+    std::size_t at = 0;
+    for (; at + 128 <= dim_; at += 128)
+      sum_pair_chunk<1, 4>(row, keys, at);
+    for (; at < dim_; at += 32)
+      sum_pair_chunk<1, 1>(row, keys, at);
+  }
+
+  /// R rows, C times 32 dimensions of the values from `at` on. Of 32 dimensions, the two vectors of
+  /// part_ hold what V::interleave made neighbours.
+  template <int R, int C>
+  void sum_pair_chunk(std::size_t row, Range keys, std::size_t at) {
+    float* part = part_ + row * padded_dim_ + at;
+    const std::byte* weights = weights_ + row * kScoreStride * 2;
+    const std::size_t offset = tile_.value_offset + at * 2;
+    const std::size_t count = dim_ - at;
+    Vec acc[R][2 * C];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < 2 * C; ++c)
+        acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
+    }
+    std::size_t j = keys.begin / 2 * 2;
+    if (j < keys.begin) {
+      add_pair<R, C>(nullptr, keys_[j + 1] + offset, weights + j * 2, count, acc);
+      j += 2;
+    }
+    for (; j + 2 <= keys.end; j += 2)
+      add_pair<R, C>(keys_[j] + offset, keys_[j + 1] + offset, weights + j * 2, count, acc);
+    if (j < keys.end) add_pair<R, C>(keys_[j] + offset, nullptr, weights + j * 2, count, acc);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int c = 0; c < 2 * C; ++c)
+        V::store(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16, acc[r][c]);
+    }
+  }
+
+  /// Null: a position that is not seen. Its weight may be another row's, so both sides are zero.
+  template <int R, int C>
+  inline __attribute__((always_inline)) static void add_pair(const std::byte* even,
+                                                             const std::byte* odd,
+                                                             const std::byte* weights,
+                                                             std::size_t count,
+                                                             Vec (&acc)[R][2 * C]) {
+    typename V::Int low[C];
+    typename V::Int high[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      const std::size_t at = static_cast<std::size_t>(c) * 64;
+      const std::size_t left = C == 1 ? count : 32;
+      const auto a = even == nullptr ? V::int_zero() : load_halves(even + at, left);
+      const auto b = odd == nullptr ? V::int_zero() : load_halves(odd + at, left);
+      V::interleave(a, b, &low[c], &high[c]);
+    }
+    const std::uint32_t mask = even == nullptr ? 0xffff0000U : odd == nullptr ? 0xffffU : ~0U;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      std::uint32_t two = 0;
+      __builtin_memcpy(&two, weights + static_cast<std::size_t>(r) * kScoreStride * 2, sizeof(two));
+      const auto weight = V::int_broadcast(two & mask);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        acc[r][2 * c] = V::dot2(acc[r][2 * c], weight, low[c]);
+        acc[r][2 * c + 1] = V::dot2(acc[r][2 * c + 1], weight, high[c]);
+      }
     }
   }
 
@@ -359,14 +522,21 @@ class Attention {
     }
   }
 
+  template <DType D>
   void store_rows() const {
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / tile_.heads * tile_.out_stride + row % tile_.heads * dim_;
       const float* merged = merged_ + row * padded_dim_;
       const float inverse = 1.0F / sum_[row];
       for (std::size_t i = 0; i < dim_; ++i)
-        out[i] = merged[i] * inverse;
+        out[i] = merged[kPairs<D> ? place_of(i) : i] * inverse;
     }
+  }
+
+  /// Where dimension i is after V::interleave: of every 8, four in the first vector of 16 and four
+  /// in the second.
+  static std::size_t place_of(std::size_t i) {
+    return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 8 * 4 + i % 4;
   }
 
   const AttentionTile& tile_;
@@ -378,7 +548,9 @@ class Attention {
   float* part_;    // [rows][padded_dim], o
   float* scores_;  // [rows][kKeyBlock]
   const std::byte**
-      keys_;  // [kKeyBlock + kAhead + 16], key row of each position of the block and on
+      keys_;            // [kKeyBlock + kAhead + 16], key row of each position of the block and on
+  std::byte* q_pairs_;  // [rows][padded_dim] bf16
+  std::byte* weights_;  // [rows][kScoreStride] bf16
   std::size_t known_ = 0;  // end of what is filled in
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
