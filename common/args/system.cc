@@ -1,5 +1,6 @@
 // What this process may use: variables, cores, memory, CPU features.
 #include "common/args/args.h"
+#include "common/args/cgroup.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -26,29 +27,27 @@ std::uint32_t affinity_count() {
   return online > 0 ? static_cast<std::uint32_t>(online) : 1;
 }
 
-/// cpu.max of cgroup v2 is "<quota> <period>" or "max <period>".
-std::uint32_t cgroup_cpu_count(std::uint32_t count) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0;
-  double period = 0;
-  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return count;
-  const auto allowed =
-      static_cast<std::uint32_t>(std::max(1.0, std::min(quota / period + 0.5, 65536.0)));
-  return std::min(count, allowed);
+CgroupLimits own_cgroup_limits() {
+  std::ifstream file("/proc/self/cgroup");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return cgroup_limits("/sys/fs/cgroup", text.str());
 }
 
-std::uint64_t memory_limit() {
+std::uint32_t cpu_limit(const CgroupLimits& limits) {
+  const std::uint32_t count = affinity_count();
+  if (!limits.cpus) return count;
+  return std::min(count, static_cast<std::uint32_t>(std::clamp(*limits.cpus + 0.5, 1.0, 65536.0)));
+}
+
+std::uint64_t memory_limit(const CgroupLimits& limits) {
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long page_bytes = sysconf(_SC_PAGE_SIZE);
   std::uint64_t bytes = 0;
   if (pages > 0 && page_bytes > 0)
     bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream file(path);
-    std::uint64_t limit = 0;
-    if (file >> limit && limit > 0 && (bytes == 0 || limit < bytes)) bytes = limit;
-  }
+  if (limits.memory_bytes && (bytes == 0 || *limits.memory_bytes < bytes))
+    bytes = *limits.memory_bytes;
   return bytes;
 }
 
@@ -82,8 +81,9 @@ Environment Environment::system() {
     if (value == nullptr) return std::nullopt;
     return std::string(value);
   };
-  environment.cpu_count = std::max(1U, cgroup_cpu_count(affinity_count()));
-  environment.memory_bytes = memory_limit();
+  const CgroupLimits limits = own_cgroup_limits();
+  environment.cpu_count = std::max(1U, cpu_limit(limits));
+  environment.memory_bytes = memory_limit(limits);
   environment.has_amx = amx_available();
   std::random_device device;
   environment.entropy = (static_cast<std::uint64_t>(device()) << 32U) | device();
