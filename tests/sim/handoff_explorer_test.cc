@@ -7,13 +7,11 @@
 namespace tandem::sim {
 namespace {
 
-/// 2 prefill and 2 decode processes, 2 requests of 2 pages (the second of 1 page in the two largest
-/// worlds, to end in seconds), 2 pages per pool. With
-/// `second_decode` 0 both requests meet in one pool: pages and slots pass from one to the other.
+/// 2 prefill and 2 decode processes, 2 requests of 2 pages, 2 pages per pool. With `second_decode`
+/// 0 both requests meet in one pool: pages and slots pass from one to the other.
 struct SmallWorld {
   const char* name;
   std::uint32_t second_decode;
-  std::uint32_t second_pages;
   std::uint32_t slots;
   std::uint32_t window_pages;
   std::uint32_t attempts_max;
@@ -24,22 +22,21 @@ struct SmallWorld {
 
 // drops, duplicates, corruptions, crashes, cancels, expiries; total
 const SmallWorld kWorlds[] = {
-    {"no faults", 0, 2, 2, 0, 1, {0, 0, 0, 0, 0, 0, 0}, 100, false},
-    {"any one fault, one pool", 0, 2, 2, 0, 1, {1, 1, 1, 1, 1, 1, 1}, 100'000, true},
-    {"any one fault, one slot", 0, 2, 1, 0, 1, {1, 1, 1, 1, 1, 1, 1}, 1'000, true},
-    {"any one fault, window of 1 page", 0, 2, 2, 1, 1, {1, 1, 1, 1, 1, 1, 1}, 10'000, true},
+    {"no faults", 0, 2, 0, 1, {0, 0, 0, 0, 0, 0, 0}, 100, false},
+    {"any one fault, one pool", 0, 2, 0, 1, {1, 1, 1, 1, 1, 1, 1}, 100'000, true},
+    {"any one fault, one slot", 0, 1, 0, 1, {1, 1, 1, 1, 1, 1, 1}, 1'000, true},
+    {"any one fault, window of 1 page", 0, 2, 1, 1, {1, 1, 1, 1, 1, 1, 1}, 10'000, true},
     {"two of drop, duplicate, corrupt, cancel, expire",
      0,
-     1,
      2,
      0,
      1,
      {1, 1, 1, 0, 1, 1, 2},
      100'000,
      true},
-    {"a crash, failover to the other pair", 0, 1, 2, 0, 2, {0, 0, 0, 1, 0, 0, 1}, 10'000, true},
-    {"a cancel, two pools", 1, 2, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 1'000, true},
-    {"a cancel, one slot", 0, 2, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 1'000, false},
+    {"a crash, failover to the other pair", 0, 2, 0, 2, {0, 0, 0, 1, 0, 0, 1}, 10'000, true},
+    {"a cancel, two pools", 1, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 1'000, true},
+    {"a cancel, one slot", 0, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 1'000, false},
 };
 
 WorldOptions options_of(const SmallWorld& small, const handoff::PlantedBugs& bugs) {
@@ -51,10 +48,7 @@ WorldOptions options_of(const SmallWorld& small, const handoff::PlantedBugs& bug
   o.eager_engines = true;
   o.faults = small.faults;
   o.requests = {{.pages = 2, .cached_pages = 0, .prefill = 0, .decode = 0},
-                {.pages = small.second_pages,
-                 .cached_pages = 0,
-                 .prefill = 1,
-                 .decode = small.second_decode}};
+                {.pages = 2, .cached_pages = 0, .prefill = 1, .decode = small.second_decode}};
   o.bugs = bugs;
   return o;
 }
@@ -106,15 +100,15 @@ TEST(HandoffExplorer, CatchesEachPlantedBug) {
   const Row rows[] = {
       {"skip_generation_check",
        {.skip_generation_check = true, .free_on_timer = false, .double_accept = false},
-       {"", 0, 2, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 0, false},
+       {"", 0, 1, 0, 1, {0, 0, 0, 0, 1, 0, 1}, 0, false},
        "foreign byte"},
       {"free_on_timer",
        {.skip_generation_check = false, .free_on_timer = true, .double_accept = false},
-       {"", 0, 2, 2, 0, 1, {0, 0, 0, 0, 0, 1, 1}, 0, false},
+       {"", 0, 2, 0, 1, {0, 0, 0, 0, 0, 1, 1}, 0, false},
        "foreign byte"},
       {"double_accept",
        {.skip_generation_check = false, .free_on_timer = false, .double_accept = true},
-       {"", 0, 2, 2, 0, 1, {0, 1, 0, 0, 0, 0, 1}, 0, false},
+       {"", 0, 2, 0, 1, {0, 1, 0, 0, 0, 0, 1}, 0, false},
        "delivered twice"},
   };
   for (const Row& row : rows) {
