@@ -96,6 +96,16 @@ def test_zsh_script(program):
     assert run(zsh, "-f", "-c", ask, env={**ENV, "SCRIPT": script}).returncode == 0
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.skipif(SLOW > 1, reason="skipped: sanitizers go by the names of shared libraries")
+def test_little_is_loaded_before_help_is_printed(program):
+    """Fifty libraries of gRPC's took the loader 10 ms; a second copy of one, from a library that is shared, would be wrong."""
+    loaded = run(BIN / program, "--help", env={**ENV, "LD_TRACE_LOADED_OBJECTS": "1"}).stdout
+    libraries = [line.split()[0] for line in loaded.splitlines()]
+    assert "libc.so.6" in libraries and len(libraries) < 25, libraries
+    assert not [name for name in libraries if re.match("lib(grpc|gpr|upb|absl_|protobuf)", name)], libraries
+
+
 def test_another_shell_is_refused():
     done = run(BIN / "router", "--model-path", "/m", "--print-completion", "fish")
     assert done.returncode == 2 and done.stdout == ""
