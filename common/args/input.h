@@ -108,6 +108,16 @@ void resolve(Arguments& args,
              const Environment& environment,
              Errors& errors);
 
+// Parts of resolve(), in resolve_elsewhere.cc.
+/// Says at start-up that an argument that was given has no effect.
+void note_no_op(Arguments& args, const Entry& entry, std::string_view why);
+/// Deprecated arguments set what they stand for, with one warning; an error that names both when
+/// that was given another value.
+void resolve_old_names(Arguments& args, const Registry& registry, Errors& errors);
+/// Checks, then refuses or ignores with a warning, what only other models, devices and libraries
+/// could use.
+void resolve_elsewhere(Arguments& args, const Registry& registry, Errors& errors);
+
 /// The text of --explain.
 Result<std::string> explain_text(const Arguments& args,
                                  const Registry& registry,

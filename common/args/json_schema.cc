@@ -102,9 +102,19 @@ Json value_schema(const Entry& entry) {
   if (!entry.built()) {
     // A switch that stays off is no use of it.
     if (entry.is_switch()) return {{"enum", {false, "false"}}};
+    // Nor is a list of nothing.
+    if (entry.type.starts_with("list")) return {{"type", "array"}, {"maxItems", 0}};
     return {{"not", Json::object()}};
   }
-  if (entry.is_switch() || entry.type == "bool")
+  if (entry.type == "bool")
+    return {{"anyOf",
+             {{{"type", "boolean"}},
+              {{"enum", {0, 1}}},
+              {{"pattern",
+                "^([Tt]|[Ff]|0|1|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo]["
+                "Nn]|[Oo][Ff][Ff])$"},
+               {"type", "string"}}}}};
+  if (entry.is_switch())
     return {{"anyOf",
              {{{"type", "boolean"}},
               {{"pattern", "^([Tt]rue|[Ff]alse|TRUE|FALSE)$"}, {"type", "string"}}}}};
@@ -132,7 +142,12 @@ Json key_schema(const Entry& entry, bool taken) {
     schema["default"] = fallback;
   // Null, or nothing behind the colon, leaves a key unset.
   const Json null = {{"type", "null"}};
-  schema["anyOf"] = Json::array({value_schema(entry), null});
+  const Json value = value_schema(entry);
+  schema["anyOf"] = Json::array({value, null});
+  // A list of one is that one.
+  if (!entry.type.starts_with("list") && !entry.type.starts_with("json"))
+    schema["anyOf"].push_back(
+        {{"type", "array"}, {"items", value}, {"minItems", 1}, {"maxItems", 1}});
   return schema;
 }
 

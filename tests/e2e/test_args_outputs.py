@@ -66,7 +66,7 @@ def test_bash_completes(program):
     assert completions(script, [program, "--log-level", "="]) == ["debug", "info", "warning", "error", "critical"]
     assert completions(script, [program, "--port", ""]) == []
     assert completions(script, [program, "--enable-metrics", "--port"]) == ["--port", "--port-file"]
-    assert completions(script, [program, "--explain", "--ex"]) == ["--explain"]
+    assert completions(script, [program, "--explain", "--expl"]) == ["--explain"]
     if program == "prefill-server":
         assert completions(script, [program, "--dtype", "fl"]) == ["float16", "float", "float32"]
         # Choices that this build cannot do are not offered.
@@ -149,6 +149,14 @@ CONFIGS = [
     ("bootstrap-server", "", True),
     ("bootstrap-server", "port: 0\nlog-level: critical\nmodel-path: /m\n", True),
     ("prefill-server", "model: /m\npage-sise: 16\n", False),
+    ("prefill-server", "model: [/m]\npage-size: [16]\nenable-metrics: [true]\ndtype: [half]\n", True),
+    ("prefill-server", "model: /m\ncuda-graph-bs: []\nenable-lora: [false]\n", True),
+    ("prefill-server", "model: /m\ncuda-graph-bs: [1]\n", False),
+    ("prefill-server", "model: /m\npage-size: [null]\n", False),
+    ("prefill-server", "model: /m\npage-size: [[16]]\n", False),
+    ("prefill-server", "model: /m\npage-size: []\n", False),
+    ("prefill-server", "model: /m\narm-gemm-use-kai: On\nenable-3fs: 'no'\nenable-ep-moe: true\n", True),
+    ("prefill-server", "model: /m\narm-gemm-use-kai: maybe\n", False),
     ("prefill-server", "model: /m\npage-size: 0\n", False),
     ("prefill-server", "model: /m\npage-size: 1.5\n", False),
     ("prefill-server", "model: /m\npage-size: [1, 2]\n", False),
