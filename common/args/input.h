@@ -41,6 +41,9 @@ class Errors {
     places_[std::string(dest)] = std::move(suffix);
   }
 
+  /// Nobody can say whether `dest` was given, because its source was unreadable.
+  void remember_unknown(std::string_view dest) { failed_.emplace(dest); }
+
   [[nodiscard]] bool empty() const { return texts_.empty(); }
 
   /// More errors are only counted, so nobody needs to look for words for them.

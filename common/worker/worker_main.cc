@@ -84,10 +84,8 @@ Result<std::string> start_bootstrap(Program& program) {
   return (any ? std::string("127.0.0.1") : host) + ":" + std::to_string(*port);
 }
 
-Status open_door(Program& program) {
+Status open_door(Program& program, serve::ModelText text) {
   const args::Arguments& args = program.args;
-  TANDEM_TRY(serve::ModelText text,
-             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   serve::FrontDoorSetup setup;
   setup.api.model = program.worker->served_model();
   if (args.server.api_key) setup.api.api_key = obs::Secret(*args.server.api_key);
@@ -133,6 +131,9 @@ Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
+  // Small files first: a template that is not there is told before weights are read for minutes.
+  TANDEM_TRY(serve::ModelText text,
+             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
   TANDEM_TRY(const std::string bootstrap_address, start_bootstrap(program));
@@ -150,7 +151,7 @@ Status start(Program& program) {
                                   .grpc_port = program.ports.grpc,
                                   .bootstrap_port = program.ports.bootstrap};
   TANDEM_TRY(program.worker, Worker::create(args, plan, addresses));
-  TANDEM_TRY(open_door(program));
+  TANDEM_TRY(open_door(program, std::move(text)));
   if (!program.is_unified() && !bootstrap_address.empty())
     program.worker->register_at(bootstrap_address);
   if (args.server.port_file)
@@ -186,12 +187,15 @@ void drain(Program& program) {
 int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
+  warn_of_clamped_pool(args, *plan);
   std::optional<CheckpointFacts> facts;
   if (weights::has_checkpoint(args.model.model_path)) {
     auto read = read_checkpoint_facts(args.model.model_path);
     if (!read.ok()) return serve::fail(args.program, read.status());
     facts = std::move(*read);
   }
+  const auto text = serve::load_model_text(args.model.tokenizer_path, args.model.chat_template);
+  if (!text.ok()) return serve::fail(args.program, text.status());
   std::fputs(plan_text(*plan, facts ? &*facts : nullptr).c_str(), stdout);
   return 0;
 }
