@@ -67,6 +67,7 @@ def test_bash_completes(program):
     assert completions(script, [program, "--port", ""]) == []
     assert completions(script, [program, "--enable-metrics", "--port"]) == ["--port", "--port-file"]
     assert completions(script, [program, "--explain", "--expl"]) == ["--explain"]
+    assert not set(flags) & {"--enable-lmcache", "--enable-3fs", "--enable-deepep-moe", "--enable-ep-moe"}
     if program == "prefill-server":
         assert completions(script, [program, "--dtype", "fl"]) == ["float16", "float", "float32"]
         # Choices that this build cannot do are not offered.
@@ -94,6 +95,23 @@ def test_zsh_script(program):
            '_arguments() { local each; for each in "$@"; do [[ $each == (*(--|-h)*|-S|"*: : ") ]] || exit 3; done; exit 0 }; '
            "_tandem_%s" % program.replace("-", "_"))
     assert run(zsh, "-f", "-c", ask, env={**ENV, "SCRIPT": script}).returncode == 0
+
+
+@pytest.mark.parametrize("flag", ["--chat-template", "--tokenizer-path"])
+def test_files_that_are_not_there_are_told_before_weights_are_read(flag, tmp_path):
+    missing = tmp_path / "none"
+    wanted = f"argument {flag}: {missing}"
+    words = ["--model-path", DEMO_MODEL, flag, missing]
+    for program, more in (("prefill-server", ["--dry-run"]), ("prefill-server", ["--port", 0]),
+                          ("router", ["--worker-urls", "http://a:1", "--dry-run"])):
+        done = run(BIN / program, *words, *more)
+        assert done.returncode == 2 and wanted in done.stderr and "KV pool" not in done.stdout, done.stderr
+        assert "event=plan" not in done.stderr
+
+
+def test_a_dry_run_tells_a_clamped_pool():
+    done = run(BIN / "prefill-server", "--model-path", DEMO_MODEL, "--max-total-tokens", 10**12, "--dry-run")
+    assert done.returncode == 0 and f"--max-total-tokens {10**12} is more than memory holds; using " in done.stderr
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -118,13 +118,6 @@ def test_dry_run_checks_everything_and_opens_nothing(tmp_path):
             assert not (tmp_path / "ports").exists()
     code, out, _ = run("prefill-server", *MODEL, "--page-size", 16, "--dtype", "float32", "--dry-run")
     assert "weights" in out and "KV pool" in out and "16 tokens a page" in out and "f32" in out
-    for flag in ("--chat-template", "--tokenizer-path"):
-        code, out, err = run("prefill-server", *MODEL, flag, tmp_path / "none", "--dry-run")
-        assert (code, out) == (2, "") and f"argument {flag}: {tmp_path / 'none'}" in err, err
-        code, _, err = run("router", "--worker-urls", "http://a:1", *MODEL, flag, tmp_path / "none", "--dry-run")
-        assert code == 2 and f"argument {flag}: {tmp_path / 'none'}" in err, err
-    code, out, err = run("prefill-server", *MODEL, "--max-total-tokens", 10**12, "--dry-run")
-    assert code == 0 and f"--max-total-tokens {10**12} is more than memory holds; using " in err, err
     code, out, _ = run("router", *MODEL, "--dp", 3, "--dry-run")
     assert out.count("prefill-server --model-path=") == 3
     code, out, _ = run("router", *MODEL, "--pd-disaggregation", "--prefill-workers", 2, "--page-size", 16, "--dry-run")
