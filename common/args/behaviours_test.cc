@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace tandem::args {
@@ -180,15 +181,20 @@ void deprecated_moe_switches() {
   EXPECT_EQ(mapped.args.notes.at(0).text,
             "--enable-ep-moe is deprecated; use --ep-size set to the value of --tp-size");
   EXPECT_EQ(dumped(mapped)["argument_sources"]["ep_size"], "cli");
-  for (const auto& [old, target] :
-       {std::pair{"deepep", "moe-a2a-backend: deepep"},
-        {"flashinfer-cutlass", "moe-runner-backend: flashinfer_cutlass"},
-        {"flashinfer-cutedsl", "moe-runner-backend: flashinfer_cutedsl"},
-        {"flashinfer-trtllm", "moe-runner-backend: flashinfer_trtllm"},
-        {"triton-kernel", "moe-runner-backend: triton_kernel"},
-        {"flashinfer-mxfp4", "moe-runner-backend: flashinfer_mxfp4"}}) {
-    expect_error(run(kP, with(kModel, {"--enable-" + std::string(old) + "-moe"})),
-                 "argument --" + std::string(target) + " needs a CUDA device");
+  for (const auto& [old, flag, value] :
+       {std::tuple{"deepep", "--moe-a2a-backend ", "deepep"},
+        {"flashinfer-cutlass", "--moe-runner-backend ", "flashinfer_cutlass"},
+        {"flashinfer-cutedsl", "--moe-runner-backend ", "flashinfer_cutedsl"},
+        {"flashinfer-trtllm", "--moe-runner-backend ", "flashinfer_trtllm"},
+        {"triton-kernel", "--moe-runner-backend ", "triton_kernel"},
+        {"flashinfer-mxfp4", "--moe-runner-backend ", "flashinfer_mxfp4"}}) {
+    const std::string name = "enable-" + std::string(old) + "-moe";
+    const std::string want =
+        "argument --" + name + ": means " + flag + value + ": " + value + " needs a CUDA device";
+    expect_error(run(kP, with(kModel, {"--" + name})), want);
+    const ParseOutcome file = run_yaml(kP, name + ": true\n", kModel);
+    expect_error(file, want);
+    EXPECT_NE(file.err.find("(c.yaml:1:"), std::string::npos) << file.err;
   }
 }
 

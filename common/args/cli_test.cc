@@ -122,8 +122,8 @@ TEST(CommandLine, ErrorsAreOneSentence) {
       {"deprecated, and what it stands for is missing",
        kP,
        {"--enable-deepep-moe"},
-       "argument --moe-a2a-backend: deepep needs a CUDA device, which is not available on this "
-       "machine or in this build; available here: none (from the deprecated --enable-deepep-moe)"},
+       "argument --enable-deepep-moe: means --moe-a2a-backend deepep: deepep needs a CUDA device, "
+       "which is not available on this machine or in this build; available here: none"},
       {"not built, router's own",
        kR,
        {"--retry-max-retries", "3"},

@@ -47,8 +47,8 @@ void replace(Arguments& args, const Registry& registry, Errors& errors, const En
     const std::string flag = target->flag() + " ";
     errors.add(old, "means " + flag + value + ", which contradicts " + flag + unquoted(before));
   } else if (!status.ok()) {
-    errors.add(*target,
-               std::string(status.message()) + " (from the deprecated " + old.flag() + ")");
+    // Told of what was written, so that its place in a file is told too.
+    errors.add(old, "means " + target->flag() + " " + value + ": " + std::string(status.message()));
   } else {
     args.origins[std::string(target->dest)] = args.origin(old.dest);
   }
