@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace tandem::args {
@@ -174,6 +175,29 @@ void min_tokens_needs_dp_attention() {
                "minimum_tokens needs --enable-dp-attention");
 }
 
+void deprecated_moe_switches() {
+  const ParseOutcome mapped = run(kP, with(kModel, {"--enable-ep-moe"}));
+  ASSERT_TRUE(runs(mapped)) << mapped.err;
+  EXPECT_EQ(mapped.args.notes.at(0).text,
+            "--enable-ep-moe is deprecated; use --ep-size set to the value of --tp-size");
+  EXPECT_EQ(dumped(mapped)["argument_sources"]["ep_size"], "cli");
+  for (const auto& [old, flag, value] :
+       {std::tuple{"deepep", "--moe-a2a-backend ", "deepep"},
+        {"flashinfer-cutlass", "--moe-runner-backend ", "flashinfer_cutlass"},
+        {"flashinfer-cutedsl", "--moe-runner-backend ", "flashinfer_cutedsl"},
+        {"flashinfer-trtllm", "--moe-runner-backend ", "flashinfer_trtllm"},
+        {"triton-kernel", "--moe-runner-backend ", "triton_kernel"},
+        {"flashinfer-mxfp4", "--moe-runner-backend ", "flashinfer_mxfp4"}}) {
+    const std::string name = "enable-" + std::string(old) + "-moe";
+    const std::string want =
+        "argument --" + name + ": means " + flag + value + ": " + value + " needs a CUDA device";
+    expect_error(run(kP, with(kModel, {"--" + name})), want);
+    const ParseOutcome file = run_yaml(kP, name + ": true\n", kModel);
+    expect_error(file, want);
+    EXPECT_NE(file.err.find("(c.yaml:1:"), std::string::npos) << file.err;
+  }
+}
+
 /// Both spellings of everything, whatever its dialect; the name in the message shows that it was
 /// found.
 void rtp_spelling() {
@@ -263,6 +287,7 @@ const std::map<std::string, Holder>& holders() {
       {"max-prefill-bound",
        {{}, "tests/arguments/test_effects_engine.py: test_max_prefill_tokens"}},
       {"min-tokens-needs-dp-attention", {min_tokens_needs_dp_attention}},
+      {"deprecated-moe-switches", {deprecated_moe_switches}},
       {"torchao-example",
        {{}, "tests/arguments/test_effects_quantization.py: test_torchao_config"}},
       {"fp8-from-fp16", {fp8_is_refused}},

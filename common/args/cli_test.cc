@@ -119,11 +119,11 @@ TEST(CommandLine, ErrorsAreOneSentence) {
        kP,
        {"--eplb-mode", "ALL"},
        "--eplb_mode is known, but not built yet"},
-      {"not built, deprecated",
+      {"deprecated, and what it stands for is missing",
        kP,
        {"--enable-deepep-moe"},
-       "--enable-deepep-moe is known, but not built yet (deprecated; its replacement is "
-       "--moe-a2a-backend deepep)"},
+       "argument --enable-deepep-moe: means --moe-a2a-backend deepep: deepep needs a CUDA device, "
+       "which is not available on this machine or in this build; available here: none"},
       {"not built, router's own",
        kR,
        {"--retry-max-retries", "3"},

@@ -143,7 +143,10 @@ std::vector<const Entry*> offered(const Registry& registry, Program program) {
     const bool mine = (entry.spec.services & services_of(program)) != 0;
     const bool forwarded =
         program == Program::kRouter && !entry.spec.keep && (entry.spec.services & kEngine) != 0;
-    if (entry.built() && (mine || forwarded)) entries.push_back(&entry);
+    // Nobody is led to an old name, or to what is refused here whatever its value.
+    const bool refused = !entry.spec.needs.empty() && !entry.spec.ignored_without;
+    const bool leads_on = entry.built() && entry.spec.deprecated_for.empty() && !refused;
+    if (leads_on && (mine || forwarded)) entries.push_back(&entry);
   }
   return entries;
 }

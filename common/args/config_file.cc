@@ -169,20 +169,18 @@ std::vector<Given> read_config_file(const Registry& registry,
                                     const std::string& path,
                                     Errors& errors) {
   const std::string name = shown(path);
+  const auto refuse = [&errors](const std::string& text) {
+    errors.add(text);
+    // What a program cannot do without may stand in there.
+    errors.remember_unknown("model_path");
+    return std::vector<Given>{};
+  };
   const Result<std::string> text = read_file(path);
-  if (!text.ok()) {
-    errors.add("config " + name + ": " + text.status().message());
-    return {};
-  }
+  if (!text.ok()) return refuse("config " + name + ": " + text.status().message());
   const Result<YamlNode> root = parse_yaml(text.value());
-  if (!root.ok()) {
-    errors.add("config " + name + ":" + root.status().message());
-    return {};
-  }
-  if (root.value().kind != YamlNode::Kind::kMap) {
-    errors.add("config " + name + ": root is not a mapping");
-    return {};
-  }
+  if (!root.ok()) return refuse("config " + name + ":" + root.status().message());
+  if (root.value().kind != YamlNode::Kind::kMap)
+    return refuse("config " + name + ": root is not a mapping");
   return FileReader(registry, program, name, errors).read(root.value());
 }
 

@@ -283,6 +283,9 @@ TEST(ConfigFile, UnreadableFiles) {
     SCOPED_TRACE(row.want);
     EXPECT_EQ(run(kB, row.words).err, "bootstrap-server: error: " + row.want + "\n");
   }
+  // The model may stand in a file that cannot be read: that it is missing is not said too.
+  EXPECT_EQ(run(kP, {"--config", "/no/such.yaml"}).err,
+            "prefill-server: error: config /no/such.yaml: file not found\n");
 }
 
 TEST(ConfigFile, AbuseEndsInASentence) {

@@ -49,6 +49,9 @@ TANDEM_ARGS_NAMES(AttentionBackend,
                   {"intel_amx", AttentionBackend::kIntelAmx});
 TANDEM_ARGS_NAMES(SamplingBackend, {"pytorch", SamplingBackend::kPytorch});
 TANDEM_ARGS_NAMES(GrammarBackend, {"none", GrammarBackend::kNone});
+TANDEM_ARGS_NAMES(MoeA2aBackend, {"none", MoeA2aBackend::kNone});
+TANDEM_ARGS_NAMES(MoeRunnerBackend, {"auto", MoeRunnerBackend::kAuto});
+TANDEM_ARGS_NAMES(ElasticEpBackend, {"none", ElasticEpBackend::kNone});
 TANDEM_ARGS_NAMES(KernelFamily,
                   {"auto", KernelFamily::kAuto},
                   {"reference", KernelFamily::kReference},
@@ -79,7 +82,8 @@ TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
   each(DisaggregationMode) each(TransferBackend) each(LoadFormat) each(DType) each(TorchaoConfig) \
       each(KvCacheDType) each(Device) each(AttentionBackend) each(SamplingBackend)                \
           each(GrammarBackend) each(KernelFamily) each(SchedulePolicy) each(LoadBalanceMethod)    \
-              each(LogLevel) each(RoutingPolicy) each(Shell)
+              each(LogLevel) each(RoutingPolicy) each(Shell) each(MoeA2aBackend)                  \
+                  each(MoeRunnerBackend)
 
 template <class E>
 std::string_view enum_text(E value) {

@@ -70,6 +70,11 @@ Status refused_choice(std::string_view word, const Spec& spec) {
         quoted + " needs a CUDA device, which is not available on this machine or in this " +
         "build; available here: " + usable);
   }
+  if (in_list(spec.needs_rdma, word)) {
+    return failed_precondition(
+        quoted + " needs an RDMA device, which is not available on this machine or in this " +
+        "build; available here: " + usable);
+  }
   if (in_list(spec.needs_vendor, word)) {
     return failed_precondition(
         quoted + " needs another vendor's hardware, which is not part of this build; " +
@@ -173,7 +178,11 @@ Status set_one(T& field, const std::string& word, const Spec& spec) {
   if constexpr (std::is_enum_v<T>) {
     return set_enum(field, word, spec);
   } else if constexpr (std::is_same_v<T, bool>) {
-    const std::string text = lower(word);
+    std::string text = lower(word);
+    if (spec.type == "bool") {
+      if (in_list("1,yes,on,t", text)) text = "true";
+      if (in_list("0,no,off,f", text)) text = "false";
+    }
     if (text != "true" && text != "false")
       return invalid_argument("expected true or false, got '" + shown(word) + "'");
     field = text == "true";
@@ -238,7 +247,8 @@ struct Shape<std::optional<T>> {
 
   static Status set(std::optional<T>& field, std::span<const Words> occurrences, const Spec& spec) {
     T value{};
-    TANDEM_TRY(set_one(value, occurrences.back().front(), spec));
+    const Words& words = occurrences.back();
+    TANDEM_TRY(set_one(value, words.empty() ? "true" : words.front(), spec));
     field = std::move(value);
     return {};
   }
@@ -315,8 +325,9 @@ Status set_erased(void* field, std::span<const Words> occurrences, const Spec& s
 template <class T>
 std::string usable_erased(const Spec& spec) {
   if constexpr (std::is_enum_v<T>) return usable_choices<T>(spec);
-  if constexpr (std::is_same_v<T, std::optional<Quantization>>) {
-    return usable_choices<Quantization>(spec);
+  if constexpr (std::is_same_v<T, std::optional<Quantization>> ||
+                std::is_same_v<T, std::optional<ElasticEpBackend>>) {
+    return usable_choices<typename T::value_type>(spec);
   }
   return joined(spec.choices, ", ");
 }
@@ -359,7 +370,9 @@ template const FieldOps& field_ops<std::optional<std::uint64_t>>();
 template const FieldOps& field_ops<std::optional<std::string>>();
 template const FieldOps& field_ops<std::vector<std::string>>();
 template const FieldOps& field_ops<std::vector<PrefillUrl>>();
+template const FieldOps& field_ops<std::optional<bool>>();
 template const FieldOps& field_ops<std::optional<Quantization>>();
+template const FieldOps& field_ops<std::optional<ElasticEpBackend>>();
 
 #define TANDEM_ARGS_FIELD_OPS(Type) template const FieldOps& field_ops<Type>();
 TANDEM_ARGS_ENUMS(TANDEM_ARGS_FIELD_OPS)

@@ -127,6 +127,8 @@ std::string facts(const Entry& entry) {
   const std::string usable = entry.built() ? entry.ops->usable(entry.spec) : choices;
   if (usable != choices) text += "; of these work in this build: " + usable;
   if (!entry.spec.env.empty()) text += "; variable " + std::string(entry.spec.env);
+  if (!entry.spec.deprecated_for.empty())
+    text += "; deprecated: use " + std::string(entry.spec.deprecated_for);
   if (!entry.built()) text += "; not built yet";
   return text;
 }
@@ -226,6 +228,8 @@ Result<std::string> explain_text(const Arguments& args,
   row("allowed", allowed_words(*entry));
   row("default", default_words(*entry));
   if (!entry->spec.env.empty()) row("variable", std::string(entry->spec.env));
+  if (!entry->spec.deprecated_for.empty())
+    row("use", std::string(entry->spec.deprecated_for) + " (this name is deprecated)");
   row("names", spellings_text(*entry));
   row("taken by", programs_text(entry->spec.services));
   return text;

@@ -41,6 +41,9 @@ class Errors {
     places_[std::string(dest)] = std::move(suffix);
   }
 
+  /// Nobody can say whether `dest` was given, because its source was unreadable.
+  void remember_unknown(std::string_view dest) { failed_.emplace(dest); }
+
   [[nodiscard]] bool empty() const { return texts_.empty(); }
 
   /// More errors are only counted, so nobody needs to look for words for them.
@@ -107,6 +110,16 @@ void resolve(Arguments& args,
              const Registry& registry,
              const Environment& environment,
              Errors& errors);
+
+// Parts of resolve(), in resolve_elsewhere.cc.
+/// Says at start-up that an argument that was given has no effect.
+void note_no_op(Arguments& args, const Entry& entry, std::string_view why);
+/// Deprecated arguments set what they stand for, with one warning; an error that names both when
+/// that was given another value.
+void resolve_old_names(Arguments& args, const Registry& registry, Errors& errors);
+/// Checks, then refuses or ignores with a warning, what only other models, devices and libraries
+/// could use.
+void resolve_elsewhere(Arguments& args, const Registry& registry, Errors& errors);
 
 /// The text of --explain.
 Result<std::string> explain_text(const Arguments& args,

@@ -46,19 +46,24 @@ Json bounded(const char* type, const Range& range) {
 
 /// A number may also be quoted text, with a suffix of its unit.
 Json number_schema(const Entry& entry) {
-  const Range& range = entry.spec.range;
+  Range range = entry.spec.range;
+  // Only what changes nothing is built, which is the default.
+  if (entry.spec.trivial_only) range.max = std::stod(std::string(entry.default_json));
+  // Quoted numbers have no bounds in a schema, but may lack a sign.
+  const std::string sign = range.min >= 0 && !(range.also_allowed < 0) ? "^[+]?" : "^[+-]?";
   Json any = Json::array();
   if (entry.type == "float") {
     any.push_back(bounded("number", range));
-    any.push_back({{"type", "string"}, {"pattern", "^[+-]?[0-9]*[.]?[0-9]*([eE][+-]?[0-9]+)?$"}});
+    any.push_back({{"type", "string"},
+                   {"pattern", sign + "([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"}});
   } else {
     any.push_back(bounded("integer", range));
     any.push_back(
         {{"type", "string"},
          {"pattern",
-          entry.spec.unit == Unit::kNone
-              ? std::string("^[+-]?[0-9]+$")
-              : "^[+-]?[0-9]+([.][0-9]+)?" + std::string(unit_pattern(entry.spec.unit)) + "$"}});
+          sign + (entry.spec.unit == Unit::kNone
+                      ? std::string("[0-9]+$")
+                      : "[0-9]+([.][0-9]+)?" + std::string(unit_pattern(entry.spec.unit)) + "$")}});
   }
   if (!std::isnan(range.also_allowed)) any.push_back({{"const", range.also_allowed}});
   return {{"anyOf", any}};
@@ -68,7 +73,8 @@ Json number_schema(const Entry& entry) {
 Json enum_schema(const Entry& entry) {
   Json words = Json::array();
   std::string pattern;
-  const std::string candidates = std::string(entry.spec.choices) + "," + entry.ops->names();
+  // "" is a word too, of those whose default it is.
+  const std::string candidates = "," + std::string(entry.spec.choices) + "," + entry.ops->names();
   for (std::string_view word : split_list(candidates)) {
     const Words one = {std::string(word)};
     if (!entry.ops->set(entry.field, {&one, 1}, entry.spec).ok()) continue;
@@ -87,7 +93,7 @@ Json enum_schema(const Entry& entry) {
 }
 
 Json list_schema(const Entry& entry) {
-  Json item = {{"type", "string"}};
+  Json item = {{"type", "string"}, {"pattern", "^(http|grpc)://"}};
   if (entry.arity == "1..2") {
     const Json pair = {{"type", "array"},
                        {"items", {{"type", {"string", "integer", "null"}}}},
@@ -99,19 +105,36 @@ Json list_schema(const Entry& entry) {
 }
 
 Json value_schema(const Entry& entry) {
-  if (!entry.built()) {
+  const bool refused = !entry.spec.needs.empty() && !entry.spec.ignored_without;
+  if (!entry.built() || refused) {
+    if (entry.type == "bool" && refused)
+      return {{"anyOf",
+               {{{"enum", {false, 0}}},
+                {{"pattern", "^([Ff]|0|[Ff][Aa][Ll][Ss][Ee]|[Nn][Oo]|[Oo][Ff][Ff])$"},
+                 {"type", "string"}}}}};
     // A switch that stays off is no use of it.
     if (entry.is_switch()) return {{"enum", {false, "false"}}};
+    // Nor is a list of nothing.
+    if (entry.type.starts_with("list")) return {{"type", "array"}, {"maxItems", 0}};
     return {{"not", Json::object()}};
   }
-  if (entry.is_switch() || entry.type == "bool")
+  if (entry.type == "bool")
+    return {{"anyOf",
+             {{{"type", "boolean"}},
+              {{"enum", {0, 1}}},
+              {{"pattern",
+                "^([Tt]|[Ff]|0|1|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo]["
+                "Nn]|[Oo][Ff][Ff])$"},
+               {"type", "string"}}}}};
+  if (entry.is_switch())
     return {{"anyOf",
              {{{"type", "boolean"}},
               {{"pattern", "^([Tt]rue|[Ff]alse|TRUE|FALSE)$"}, {"type", "string"}}}}};
   if (entry.type == "int" || entry.type == "float") return number_schema(entry);
-  if (entry.type == "enum") return enum_schema(entry);
+  if (!entry.spec.choices.empty()) return enum_schema(entry);
   if (entry.type.starts_with("list")) return list_schema(entry);
-  if (entry.type == "json") return {{"type", {"object", "string"}}};
+  if (entry.type == "json")
+    return {{"anyOf", {{{"type", "object"}}, {{"type", "string"}, {"pattern", "^\\s*[{]"}}}}};
   return {{"type", {"string", "number", "boolean"}}};
 }
 
@@ -126,13 +149,21 @@ Json key_schema(const Entry& entry, bool taken) {
   if (!entry.built()) {
     schema["description"] = "Known, but not built yet. " + std::string(entry.spec.help);
     schema["deprecated"] = true;
+  } else if (!entry.spec.deprecated_for.empty()) {
+    schema["description"] = "Deprecated: use " + std::string(entry.spec.deprecated_for) + ".";
+    schema["deprecated"] = true;
   }
   const Json fallback = Json::parse(entry.default_json, nullptr, false);
   if (entry.built() && !fallback.is_null() && !fallback.is_discarded())
     schema["default"] = fallback;
   // Null, or nothing behind the colon, leaves a key unset.
   const Json null = {{"type", "null"}};
-  schema["anyOf"] = Json::array({value_schema(entry), null});
+  const Json value = value_schema(entry);
+  schema["anyOf"] = Json::array({value, null});
+  // A list of one is that one.
+  if (!entry.type.starts_with("list") && !entry.type.starts_with("json"))
+    schema["anyOf"].push_back(
+        {{"type", "array"}, {"items", value}, {"minItems", 1}, {"maxItems", 1}});
   return schema;
 }
 

@@ -82,6 +82,15 @@ enum class SamplingBackend : std::uint8_t {
 enum class GrammarBackend : std::uint8_t {
   kNone
 };
+enum class MoeA2aBackend : std::uint8_t {
+  kNone
+};
+enum class MoeRunnerBackend : std::uint8_t {
+  kAuto
+};
+enum class ElasticEpBackend : std::uint8_t {
+  kNone
+};
 enum class KernelFamily : std::uint8_t {
   kAuto,
   kReference,
@@ -197,6 +206,33 @@ struct DisaggregationOptions {
   std::optional<std::string> advertise_host;  ///< address that peers use; unset: derived from host
 };
 
+/// Experts. No model of this build has any, so only the values that change nothing are taken.
+struct MoeOptions {
+  std::uint32_t ep_size = 1;
+  MoeA2aBackend a2a_backend = MoeA2aBackend::kNone;
+  MoeRunnerBackend runner_backend = MoeRunnerBackend::kAuto;
+  // Old names of values of the three above; set: resolve() has mapped it.
+  std::optional<bool> enable_ep_moe;
+  std::optional<bool> enable_deepep_moe;
+  std::optional<bool> enable_flashinfer_cutlass_moe;
+  std::optional<bool> enable_flashinfer_cutedsl_moe;
+  std::optional<bool> enable_flashinfer_trtllm_moe;
+  std::optional<bool> enable_triton_kernel_moe;
+  std::optional<bool> enable_flashinfer_mxfp4_moe;
+};
+
+/// What is for hardware or libraries that this build never has: checked, then refused or ignored
+/// with a warning.
+struct ElsewhereOptions {
+  std::optional<ElasticEpBackend> elastic_ep_backend;
+  std::optional<std::string> mooncake_ib_device;  ///< names with commas between them
+  bool enable_lmcache = false;
+  bool enable_mscclpp = false;
+  bool arm_gemm_use_kai = false;
+  std::string rocm_hipblaslt_config = "gemm_config.csv";
+  bool enable_3fs = false;
+};
+
 /// Logs and metrics. All programs take log_level and enable_metrics.
 struct ObservabilityOptions {
   LogLevel log_level = LogLevel::kInfo;
@@ -276,6 +312,8 @@ struct Arguments {
   ParallelOptions parallel;
   DisaggregationOptions disaggregation;
   ObservabilityOptions observability;
+  MoeOptions moe;
+  ElsewhereOptions elsewhere;
   RouterOptions router;
   CommandOptions command;
   std::map<std::string, Origin, std::less<>> origins;  ///< by dest; a missing dest is kDefault

@@ -23,7 +23,7 @@ std::vector<std::string_view> missing_choices(const Entry& entry) {
     here.emplace(word.substr(std::min(word.find_first_not_of(' '), word.size())));
   if (here.size() != 1) return {};
   const bool by_itself = entry.default_json == "\"" + *here.begin() + "\"" ||
-                         entry.spec.default_note.starts_with("computed");
+                         *here.begin() == "none" || entry.spec.default_note.starts_with("computed");
   if (!by_itself) return {};
   std::vector<std::string_view> missing;
   for (std::string_view choice : split_list(entry.spec.choices)) {
@@ -37,11 +37,13 @@ std::vector<std::string_view> missing_choices(const Entry& entry) {
 Readiness readiness(const Entry& entry) {
   if (!entry.built() || entry.spec.trivial_only) return Readiness::kNotBuilt;
   if (!entry.spec.deprecated_for.empty()) return Readiness::kDeprecated;
+  if (!entry.spec.needs.empty()) return Readiness::kNeedsHardware;
   // One choice only is what happens anyway: nothing of the argument can be seen but its refusals.
   const auto missing = missing_choices(entry);
   if (missing.empty()) return Readiness::kWorks;
   const bool hardware = std::all_of(missing.begin(), missing.end(), [&](std::string_view choice) {
-    return holds(entry.spec.needs_cuda, choice) || holds(entry.spec.needs_vendor, choice);
+    return holds(entry.spec.needs_cuda, choice) || holds(entry.spec.needs_rdma, choice) ||
+           holds(entry.spec.needs_vendor, choice);
   });
   return hardware ? Readiness::kNeedsHardware : Readiness::kNotBuilt;
 }

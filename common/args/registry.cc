@@ -112,6 +112,8 @@ struct Catalogue {
     describe(defaults.parallel, visit);
     describe(defaults.disaggregation, visit);
     describe(defaults.observability, visit);
+    describe(defaults.moe, visit);
+    describe(defaults.elsewhere, visit);
     describe(defaults.router, visit);
     add_spellings(0);
     const std::size_t built = entries.size();
@@ -165,6 +167,11 @@ const Entry* Registry::find_dest(std::string_view dest) const {
 
 std::string Registry::nearest(std::string_view name, Services services) const {
   const std::string wanted = normalized(lower(name));
+  // A launcher that starts router and workers together prefixes what is the router's.
+  if ((services & kRouter) != 0 && wanted.starts_with("router-")) {
+    const auto found = index_.find(wanted.substr(7));
+    if (found != index_.end()) return "--" + found->first;
+  }
   const std::size_t limit = std::clamp<std::size_t>(wanted.size() / 3, 1, 6);
   std::size_t best = limit + 1;
   std::string nearest_name;

@@ -34,6 +34,7 @@ class Resolver {
     }
     require_model();
     names();
+    resolve_old_names(a_, registry_, errors_);
     if (!router || !a_.router.has_worker_addresses()) engine();
     if (!router) worker();
   }
@@ -52,9 +53,7 @@ class Resolver {
   void note(NoteLevel level, std::string text) { a_.notes.push_back({level, std::move(text)}); }
 
   void no_op(std::string_view dest, std::string_view why) {
-    if (given(dest))
-      note(NoteLevel::kInfo,
-           registry_.find_dest(dest)->flag() + " has no effect: " + std::string(why));
+    note_no_op(a_, *registry_.find_dest(dest), why);
   }
 
   void check_texts() {
@@ -230,6 +229,7 @@ class Resolver {
                " is not built yet; a worker of this build runs 1 rank, and router --dp N runs N "
                "workers");
     }
+    resolve_elsewhere(a_, registry_, errors_);
     attention_and_kernels();
     if (run.attention_backend == AttentionBackend::kIntelAmx && !environment_.has_amx) {
       note(NoteLevel::kWarning,

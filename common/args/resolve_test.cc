@@ -78,6 +78,47 @@ TEST(Resolve, AttentionFollowsTheCpu) {
   EXPECT_EQ(without.args.notes[0].level, NoteLevel::kWarning);
 }
 
+TEST(Resolve, AnOldNameAndWhatItMeansMustAgree) {
+  const std::vector<std::string> ep = {"--model-path", "/m", "--enable-ep-moe"};
+  const ParseOutcome same = run(kP, with(ep, {"--ep-size", "1"}));
+  EXPECT_TRUE(runs(same)) << same.err;
+  EXPECT_EQ(
+      run(kP, with(ep, {"--ep", "3"})).err,
+      "prefill-server: error: argument --enable-ep-moe: means --expert-parallel-size 1, which "
+      "contradicts --expert-parallel-size 3\n"
+      "prefill-server: error: argument --expert-parallel-size: 3 is not built yet; a worker of "
+      "this build runs 1 rank\n");
+  EXPECT_EQ(run(kP, {"--model-path", "/m", "--enable-deepep-moe", "--moe-a2a-backend", "none"}).err,
+            "prefill-server: error: argument --enable-deepep-moe: means --moe-a2a-backend deepep, "
+            "which contradicts --moe-a2a-backend none\n");
+  EXPECT_TRUE(
+      run_yaml(kP, "enable-deepep-moe: false\n", {"--model-path", "/m"}).args.notes.empty());
+}
+
+TEST(Resolve, WhatIsForOtherHardwareIsRefusedOrIgnoredByName) {
+  const auto model = [](const std::vector<std::string>& words) {
+    return with({"--model-path", "/m"}, words);
+  };
+  EXPECT_EQ(
+      run(kP, model({"--enable-lmcache", "--enable-3fs", "yes"})).err,
+      "prefill-server: error: argument --enable-lmcache: needs LMCache, which is not available "
+      "on this machine or in this build; the built-in counterpart is "
+      "--enable-hierarchical-cache\n"
+      "prefill-server: error: argument --enable-3fs: needs 3FS, which is not available on this "
+      "machine or in this build; the built-in counterpart is --hicache-storage-backend file\n");
+  EXPECT_EQ(run(kP, model({"--mooncake-ib-device", "a,,b"})).err,
+            "prefill-server: error: argument --mooncake-ib-device: 'a,,b' is not a list of names "
+            "with commas between them\n");
+  EXPECT_EQ(run(kP, model({"--arm-gemm-use-kai", "maybe"})).err,
+            "prefill-server: error: argument --arm-gemm-use-kai: expected true or false, got "
+            "'maybe'\n");
+  for (const char* word : {"false", "0", "No", "OFF", "f"})
+    EXPECT_TRUE(
+        run(kP, model({"--arm-gemm-use-kai", word, "--enable-3fs", word})).args.notes.empty());
+  for (const char* word : {"true", "1", "Yes", "ON", "t"})
+    EXPECT_EQ(run(kP, model({"--arm-gemm-use-kai", word})).args.notes.size(), 1U) << word;
+}
+
 struct NoteRow {
   const char* name;
   Program program;
@@ -92,6 +133,10 @@ TEST(Resolve, NoOpsAndFallbacksAreReportedByName) {
        {"--disable-overlap-schedule"},
        "--disable-overlap-schedule has no effect: this engine always runs its steps one after "
        "another"},
+      {"no experts",
+       kP,
+       {"--moe-runner-backend", "auto"},
+       "--moe-runner-backend has no effect: the models of this build have no experts"},
       {"balance",
        kD,
        {"--load-balance-method", "shortest_queue"},

@@ -119,13 +119,15 @@ const std::map<std::string, std::string>& reviewed_differences() {
 void compare_devices(const Entry& entry,
                      const YAML::Node& arg,
                      std::map<std::string, std::string>& found) {
-  std::map<std::string, std::set<std::string>> theirs = {{"cuda", {}}, {"vendor", {}}};
+  std::map<std::string, std::set<std::string>> theirs = {
+      {"cuda", {}}, {"rdma", {}}, {"vendor", {}}};
   for (const YAML::Node& detail : arg["choice_details"]) {
     const auto device = detail["device"].as<std::string>();
     if (theirs.count(device) > 0) theirs[device].insert(detail["choice"].as<std::string>());
   }
-  for (const auto& [device, list] :
-       {std::pair{"cuda", entry.spec.needs_cuda}, std::pair{"vendor", entry.spec.needs_vendor}}) {
+  for (const auto& [device, list] : {std::pair{"cuda", entry.spec.needs_cuda},
+                                     std::pair{"rdma", entry.spec.needs_rdma},
+                                     std::pair{"vendor", entry.spec.needs_vendor}}) {
     const auto ours = words_of(list);
     if (std::set<std::string>(ours.begin(), ours.end()) != theirs[device])
       found["choices that need " + std::string(device)] = std::string(list);
@@ -133,6 +135,7 @@ void compare_devices(const Entry& entry,
   const auto without = arg["without_hardware"].as<std::string>();
   const std::string fallback = without.starts_with("fallback: ") ? without.substr(10) : "";
   if (entry.spec.falls_back_to != fallback) found["without_hardware"] = without;
+  if (entry.spec.ignored_without != (without == "warn-ignore")) found["without_hardware"] = without;
   const bool computed = arg["default"].IsNull() && !arg["default_note"].IsNull() &&
                         arg["default_note"].as<std::string>().starts_with("computed");
   if (computed && entry.spec.default_note.empty()) found["default_note"] = "computed, untold";

@@ -57,6 +57,7 @@ struct Spec {
   std::string_view arity = "";         ///< "0", "1", "0..1", "1+", "0+", "1..2"; "": from the type
   std::string_view choices = "";       ///< "": free
   std::string_view needs_cuda = "";    ///< choices that wait for a CUDA device
+  std::string_view needs_rdma = "";    ///< choices that wait for an RDMA device
   std::string_view needs_vendor = "";  ///< choices that name another vendor's hardware
   std::string_view falls_back_to =
       "";  ///< choice used, with a note, when hardware is missing; "": refuse
@@ -72,15 +73,19 @@ struct Spec {
   bool common = false;          ///< shown first in --help
   bool secret = false;          ///< never printed
   bool ignore_case = false;
-  bool path = false;           ///< names a file or folder, which shells complete
-  bool command = false;        ///< steers the program itself; not allowed in a file, not forwarded
-  bool repeatable = false;     ///< may be given several times; each adds one element
-  bool spawn_only = false;     ///< on the router: only when it starts its own workers
-  bool keep = false;           ///< on the router: not forwarded to workers
-  bool pd_only = false;        ///< no effect with --disaggregation-mode null
-  bool trivial_only = false;   ///< takes values that change nothing; the others are not built yet
-  bool explicit_only = false;  ///< documented default is not in force when absent
-  std::string_view deprecated_for = "";
+  bool path = false;            ///< names a file or folder, which shells complete
+  bool command = false;         ///< steers the program itself; not allowed in a file, not forwarded
+  bool repeatable = false;      ///< may be given several times; each adds one element
+  bool spawn_only = false;      ///< on the router: only when it starts its own workers
+  bool keep = false;            ///< on the router: not forwarded to workers
+  bool pd_only = false;         ///< no effect with --disaggregation-mode null
+  bool trivial_only = false;    ///< takes values that change nothing; the others are not built yet
+  bool explicit_only = false;   ///< documented default is not in force when absent
+  std::string_view needs = "";  ///< hardware or library that all of it is for, missing here
+  bool ignored_without = false;   ///< without that a warning; else it is refused
+  std::string_view instead = "";  ///< what the refusal points to
+  std::string_view deprecated_for =
+      "";  ///< what it is another name of: "--flag value" or "--flag set to the value of --flag"
   std::string_view help = "";
 };
 
@@ -109,9 +114,9 @@ using Texts = std::deque<std::string>;
 /// How far an argument is built.
 enum class Readiness : std::uint8_t {
   kWorks,          ///< a test sees its effect
-  kNeedsHardware,  ///< every choice but one; checked without it: refused, or the told fallback
+  kNeedsHardware,  ///< all but one choice; checked without it: refused, or the told fallback
   kNotBuilt,       ///< refused by name, but for values that change nothing
-  kDeprecated      ///< works as another argument, with one warning
+  kDeprecated      ///< read as another argument, with one warning
 };
 
 /// Derived from the description.
@@ -147,6 +152,8 @@ void describe(KvCacheOptions& o, Describe& visit);
 void describe(ParallelOptions& o, Describe& visit);
 void describe(DisaggregationOptions& o, Describe& visit);
 void describe(ObservabilityOptions& o, Describe& visit);
+void describe(MoeOptions& o, Describe& visit);
+void describe(ElsewhereOptions& o, Describe& visit);
 void describe(RouterOptions& o, Describe& visit);
 void describe(CommandOptions& o, Describe& visit);
 

@@ -315,6 +315,10 @@ int dry_run(const args::Arguments& args) {
       std::printf(
           "worker %s (%.*s)\n", address.text().c_str(), static_cast<int>(role.size()), role.data());
     }
+    const args::ModelOptions& model = args.model;
+    if (model.tokenizer_path.empty()) return 0;
+    const auto text = serve::load_model_text(model.tokenizer_path, model.chat_template);
+    if (!text.ok()) return serve::fail(args.program, text.status());
     return 0;
   }
   std::set<std::vector<std::string>> different;

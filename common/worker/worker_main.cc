@@ -132,6 +132,9 @@ Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
+  // Small files first: a template that is not there is told before weights are read for minutes.
+  TANDEM_TRY(serve::ModelText text,
+             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
   TANDEM_TRY(const std::string bootstrap_address, start_bootstrap(program));
@@ -144,8 +147,6 @@ Status start(Program& program) {
              {"pool_bytes", plan.pool_bytes()},
              {"threads", args.runtime.compute_threads},
              {"random_seed", args.runtime.random_seed}});
-  TANDEM_TRY(serve::ModelText text,
-             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   const WorkerAddresses addresses{.host = serve::advertised_host(args),
                                   .http_port = program.ports.http,
                                   .grpc_port = program.ports.grpc,
@@ -188,12 +189,15 @@ void drain(Program& program) {
 int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
+  warn_of_clamped_pool(args, *plan);
   std::optional<CheckpointFacts> facts;
   if (weights::has_checkpoint(args.model.model_path)) {
     auto read = read_checkpoint_facts(args.model.model_path);
     if (!read.ok()) return serve::fail(args.program, read.status());
     facts = std::move(*read);
   }
+  const auto text = serve::load_model_text(args.model.tokenizer_path, args.model.chat_template);
+  if (!text.ok()) return serve::fail(args.program, text.status());
   std::fputs(plan_text(*plan, facts ? &*facts : nullptr).c_str(), stdout);
   return 0;
 }

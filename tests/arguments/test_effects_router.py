@@ -26,8 +26,9 @@ def rises(counts):
 
 
 def test_worker_urls(cluster):
+    """With a model too: without the addresses, the router would start a worker of its own."""
     worker = cluster.unified()
-    router = cluster.router(workers=[worker])
+    router = cluster.router(*MODEL, workers=[worker])
     assert len(generate(router.url, text="Hello", sampling_params=greedy(4))["output_ids"]) == 4
     assert router.info()["workers"][0]["http_address"] == worker.url.removeprefix("http://")
 

@@ -66,7 +66,8 @@ def test_bash_completes(program):
     assert completions(script, [program, "--log-level", "="]) == ["debug", "info", "warning", "error", "critical"]
     assert completions(script, [program, "--port", ""]) == []
     assert completions(script, [program, "--enable-metrics", "--port"]) == ["--port", "--port-file"]
-    assert completions(script, [program, "--explain", "--ex"]) == ["--explain"]
+    assert completions(script, [program, "--explain", "--expl"]) == ["--explain"]
+    assert not set(flags) & {"--enable-lmcache", "--enable-3fs", "--enable-deepep-moe", "--enable-ep-moe"}
     if program == "prefill-server":
         assert completions(script, [program, "--dtype", "fl"]) == ["float16", "float", "float32"]
         # Choices that this build cannot do are not offered.
@@ -94,6 +95,33 @@ def test_zsh_script(program):
            '_arguments() { local each; for each in "$@"; do [[ $each == (*(--|-h)*|-S|"*: : ") ]] || exit 3; done; exit 0 }; '
            "_tandem_%s" % program.replace("-", "_"))
     assert run(zsh, "-f", "-c", ask, env={**ENV, "SCRIPT": script}).returncode == 0
+
+
+@pytest.mark.parametrize("flag", ["--chat-template", "--tokenizer-path"])
+def test_files_that_are_not_there_are_told_before_weights_are_read(flag, tmp_path):
+    missing = tmp_path / "none"
+    wanted = f"argument {flag}: {missing}"
+    words = ["--model-path", DEMO_MODEL, flag, missing]
+    for program, more in (("prefill-server", ["--dry-run"]), ("prefill-server", ["--port", 0]),
+                          ("router", ["--worker-urls", "http://a:1", "--dry-run"])):
+        done = run(BIN / program, *words, *more)
+        assert done.returncode == 2 and wanted in done.stderr and "KV pool" not in done.stdout, done.stderr
+        assert "event=plan" not in done.stderr
+
+
+def test_a_dry_run_tells_a_clamped_pool():
+    done = run(BIN / "prefill-server", "--model-path", DEMO_MODEL, "--max-total-tokens", 10**12, "--dry-run")
+    assert done.returncode == 0 and f"--max-total-tokens {10**12} is more than memory holds; using " in done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.skipif(SLOW > 1, reason="skipped: sanitizers go by the names of shared libraries")
+def test_little_is_loaded_before_help_is_printed(program):
+    """Fifty libraries of gRPC's took the loader 10 ms; a second copy of one, from a library that is shared, would be wrong."""
+    loaded = run(BIN / program, "--help", env={**ENV, "LD_TRACE_LOADED_OBJECTS": "1"}).stdout
+    libraries = [line.split()[0] for line in loaded.splitlines()]
+    assert "libc.so.6" in libraries and len(libraries) < 25, libraries
+    assert not [name for name in libraries if re.match("lib(grpc|gpr|upb|absl_|protobuf)", name)], libraries
 
 
 def test_another_shell_is_refused():
@@ -128,7 +156,7 @@ CONFIGS = [
     ("prefill-server", "model-path: /m\npage-size: 16\n", True),
     ("prefill-server", "model_path: /m\npage_size: '16'\nlog-level: WARN\nenable-metrics: true\n", True),
     ("prefill-server", "model: /m\nmax-body-bytes: 1.5GB\nshutdown-grace-period-secs: 2m\n", True),
-    ("prefill-server", "model: /m\nmem-fraction-static: 0.5\nchunked-prefill-size: -1\ncontext-length: null\n", True),
+    ("prefill-server", "model: /m\nmem-fraction-static: 0.5\nchunked-prefill-size: '-1'\ncontext-length: null\n", True),
     ("prefill-server", "model: /m\ndisaggregation-mode: null\nsampling-backend: flashinfer\n", True),
     ("prefill-server", "model: /m\njson-model-override-args: {rope_theta: 5.0, a: [1, 2]}\n", True),
     ("prefill-server", "model: /m\nqueue-size: 5\nworker-urls: [http://a:1]\nenable-lora: false\n", True),
@@ -139,6 +167,24 @@ CONFIGS = [
     ("bootstrap-server", "", True),
     ("bootstrap-server", "port: 0\nlog-level: critical\nmodel-path: /m\n", True),
     ("prefill-server", "model: /m\npage-sise: 16\n", False),
+    ("prefill-server", "model: [/m]\npage-size: [16]\nenable-metrics: [true]\ndtype: [half]\n", True),
+    ("prefill-server", "model: /m\ncuda-graph-bs: []\nenable-lora: [false]\n", True),
+    ("prefill-server", "model: /m\ncuda-graph-bs: [1]\n", False),
+    ("prefill-server", "model: /m\npage-size: [null]\n", False),
+    ("prefill-server", "model: /m\npage-size: [[16]]\n", False),
+    ("prefill-server", "model: /m\npage-size: []\n", False),
+    ("prefill-server", "model: /m\narm-gemm-use-kai: On\nenable-3fs: 'no'\nenable-ep-moe: true\n", True),
+    ("prefill-server", "model: /m\narm-gemm-use-kai: maybe\n", False),
+    ("prefill-server", "model: /m\nenable-3fs: true\n", False),
+    ("prefill-server", "model: /m\nenable-lmcache: true\n", False),
+    ("prefill-server", "model: /m\nenable-lmcache: false\nep-size: 1\ntp-size: '1'\n", True),
+    ("prefill-server", "model: /m\nep-size: 2\n", False),
+    ("prefill-server", "model: /m\ntorchao-config: int2wo\n", False),
+    ("prefill-server", "model: /m\ntorchao-config: int8wo\nmem-fraction-static: '.5'\n", True),
+    ("prefill-server", "model: /m\nmem-fraction-static: ''\n", False),
+    ("prefill-server", "model: /m\npage-size: '-1'\n", False),
+    ("prefill-server", "model: /m\njson-model-override-args: rope\n", False),
+    ("router", "worker-urls: [ftp://a:1]\n", False),
     ("prefill-server", "model: /m\npage-size: 0\n", False),
     ("prefill-server", "model: /m\npage-size: 1.5\n", False),
     ("prefill-server", "model: /m\npage-size: [1, 2]\n", False),
