@@ -6,6 +6,7 @@
 #include "kernels/api/backend.h"
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace tandem::bench {
@@ -38,6 +39,13 @@ class TimedBackend final : public kernels::Backend {
       kernels::WeightFormat store,
       kernels::ThreadPool& pool) const override {
     return inner_.pack(parts, store, pool);
+  }
+
+  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> pack_stack(
+      std::span<const kernels::MatrixView> weights,
+      kernels::WeightFormat store,
+      kernels::ThreadPool& pool) const override {
+    return inner_.pack_stack(weights, store, pool);
   }
 
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
@@ -74,6 +82,23 @@ class TimedBackend final : public kernels::Backend {
 
   void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
     timed("silu_mul", [&] { inner_.silu_mul(args, pool); });
+  }
+
+  void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
+    timed("route", [&] { inner_.route(args, pool); });
+  }
+
+  void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
+    OpCost& cost = timed("expert_mlp", [&] { inner_.expert_mlp(args, pool); });
+    const std::size_t rows = args.tokens * args.top_k;
+    // Only the experts that some token has are read.
+    const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
+    for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
+      cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
+      (weight->scheme() == kernels::WeightScheme::kInt8Dynamic ? cost.int8_ops : cost.flops) +=
+          2.0 * static_cast<double>(rows) * static_cast<double>(weight->n()) *
+          static_cast<double>(weight->k());
+    }
   }
 
   void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
