@@ -94,6 +94,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
                      .y_stride = y_stride,
                      .accumulate = args.accumulate,
                      .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
+                     .packed = false,
                      .x_rows = nullptr,
                      .y_rows = nullptr,
                      .row_scale = nullptr});

@@ -108,6 +108,7 @@ void gate_up(const ExpertMlpArgs& args,
     block.y = args.inner + first * 2 * inner;
     block.y_stride = 2 * inner;
     kernels.linear(block);
+    block.packed = true;
     block.weight = args.up->data(expert);
     block.y += inner;
     kernels.linear(block);

@@ -46,7 +46,7 @@ class AmxLinear {
         sums_(block.scratch + kPackedFloats) {}
 
   void run_all() {
-    round_rows();
+    if (!block_.packed) round_rows();
     std::size_t panel = block_.panel_begin;
     for (; panel + 2 <= block_.panel_end; panel += 2)
       run_panels<2>(panel);

@@ -225,7 +225,7 @@ struct Linear {
   template <class T>
   static void run_tiles(const LinearBlock& block) {
     if (block.rows == 0) return;
-    T::pack(block);
+    if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
     if (block.rows <= 3) {
       panel = run_narrow<T>(block, panel);
