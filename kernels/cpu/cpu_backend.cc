@@ -73,7 +73,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
 
   const std::size_t macs = rows * k * panels * cpu::kPanel;
-  const std::size_t step = cpu::panel_step(pool, row_blocks, macs, panels);
+  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
   const std::size_t columns = (panels + step - 1) / step;
   pool.parallel_for(row_blocks * columns, [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
