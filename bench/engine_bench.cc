@@ -4,8 +4,9 @@
 // the bound.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--budget SECONDS]
-// --dummy makes random weights from config.json alone. --quantization none, int8wo, int4wo-128 or
-// w8a8_int8; several give one set of rows each.
+// --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
+// model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
+// or w8a8_int8; several give one set of rows each.
 #include "common/engine/engine.h"
 
 #include "bench/limits.h"
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -137,6 +139,12 @@ class Bench {
   }
 
  private:
+  /// "NAME " of a model that was asked for.
+  [[nodiscard]] std::string model_name() const {
+    if (flags_.folder == TANDEM_DEMO_MODEL) return "";
+    return std::filesystem::path(flags_.folder + "/").parent_path().filename().string() + " ";
+  }
+
   [[nodiscard]] std::string weights_name() const {
     return quantization_ == model::Quantization::kNone
                ? std::string(kernels::dtype_name(model_->dtype()))
@@ -235,8 +243,8 @@ class Bench {
       bound += bound_s(cost, limits_);
       inside += cost.seconds;
     }
-    const std::string row =
-        fmt::format("{} {} context {} streams {}", weights_name(), name, context, streams);
+    const std::string row = fmt::format(
+        "{}{} {} context {} streams {}", model_name(), weights_name(), name, context, streams);
     fmt::print(
         R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "unit": "tokens/s", "target": {:.1f}, )"
         R"("share_of_bound": {:.3f}, "ms": {:.3f}, "outside_ops_ms": {:.3f}}})"

@@ -114,6 +114,76 @@ void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format
   }
 }
 
+/// Experts of one layer: 32 of 512, 4 a token, hidden 1024.
+struct Layer {
+  std::unique_ptr<tandem::kernels::PackedWeight> gate;
+  std::unique_ptr<tandem::kernels::PackedWeight> up;
+  std::unique_ptr<tandem::kernels::PackedWeight> down;
+};
+
+void bench_experts(const Setup& setup, const Format& format) {
+  constexpr std::size_t kExperts = 32;
+  constexpr std::size_t kTopK = 4;
+  constexpr std::size_t kHidden = 1024;
+  constexpr std::size_t kInner = 512;
+  const std::vector<float> source = ramp(kHidden * kInner);
+  const auto stack = [&](std::size_t n, std::size_t k) {
+    const std::vector<tandem::kernels::MatrixView> views(
+        kExperts, {.data = source.data(), .dtype = DType::kF32, .rows = n, .cols = k});
+    return setup.backend.pack_stack(views, format.format, setup.pool);
+  };
+  const std::size_t bytes = 3 * setup.backend.packed_bytes(kInner, kHidden, format.format);
+  // Several layers, so that a step finds its experts in memory and not in a cache.
+  std::vector<Layer> layers((std::size_t{192} << 20) / (kExperts * bytes) + 1);
+  for (Layer& layer : layers) {
+    layer = {stack(kInner, kHidden), stack(kInner, kHidden), stack(kHidden, kInner)};
+    if (layer.gate == nullptr || layer.up == nullptr || layer.down == nullptr) return;
+  }
+  for (const std::size_t tokens : {1U, 8U, 512U}) {
+    const std::size_t rows = tokens * kTopK;
+    const std::vector<float> x = ramp(tokens * kHidden);
+    const std::vector<float> weights(rows, 0.25F);
+    std::vector<float> y(tokens * kHidden);
+    std::vector<float> inner(rows * 2 * kInner);
+    std::vector<float> row_weights(rows);
+    std::vector<std::int32_t> sorted(rows);
+    // Few tokens take other experts of a layer each time.
+    const std::size_t turns = std::max<std::size_t>(1, kExperts / rows);
+    std::vector<std::int32_t> ids(turns * rows);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int32_t>(i * 7 % kExperts);
+    const std::size_t uses = tokens >= 512 ? 1 : turns * layers.size();
+    const double seconds = best_time(setup.budget_s, [&] {
+      for (std::size_t i = 0; i < uses; ++i) {
+        const Layer& layer = layers[i % layers.size()];
+        setup.backend.expert_mlp({.x = x.data(),
+                                  .gate = layer.gate.get(),
+                                  .up = layer.up.get(),
+                                  .down = layer.down.get(),
+                                  .ids = ids.data() + i / layers.size() * rows,
+                                  .weights = weights.data(),
+                                  .tokens = tokens,
+                                  .top_k = kTopK,
+                                  .y = y.data(),
+                                  .inner = inner.data(),
+                                  .rows = sorted.data(),
+                                  .row_weights = row_weights.data()},
+                                 setup.pool);
+      }
+    });
+    char shape[64];
+    std::snprintf(shape, sizeof(shape), "T=%zu %zu of 32 H=1024 I=512", tokens, kTopK);
+    report(setup,
+           "expert_mlp",
+           shape,
+           format.name,
+           seconds / static_cast<double>(uses),
+           static_cast<double>(std::min(kExperts, rows) * bytes),
+           6.0 * static_cast<double>(rows * kHidden * kInner),
+           peak_of(setup.limits, format.format));
+  }
+}
+
 /// Memory as the engine's arena has it: on huge pages where the system gives them.
 class PoolMemory {
  public:
@@ -260,6 +330,7 @@ int main(int argc, char** argv) {
     bench_linear(setup, 4096, 1024, format);  // Qwen3-0.6B: fused q, k, v
     bench_linear(setup, 6144, 1024, format);  // gate and up
     bench_linear(setup, 1024, 3072, format);  // down
+    bench_experts(setup, format);             // MoE 0.7B
   }
   for (const DType dtype : {DType::kBf16, DType::kF32}) {
     bench_attention(setup, "attention_decode", 8, 2048, 1, dtype);

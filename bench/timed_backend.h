@@ -6,6 +6,7 @@
 #include "kernels/api/backend.h"
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace tandem::bench {
@@ -41,6 +42,13 @@ class TimedBackend final : public kernels::Backend {
     return inner_.pack(parts, store, pool);
   }
 
+  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> pack_stack(
+      std::span<const kernels::MatrixView> weights,
+      kernels::WeightFormat store,
+      kernels::ThreadPool& pool) const override {
+    return inner_.pack_stack(weights, store, pool);
+  }
+
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,
                                          kernels::WeightFormat store) const override {
@@ -58,14 +66,7 @@ class TimedBackend final : public kernels::Backend {
     const double ops = 2.0 * static_cast<double>(args.tokens) * static_cast<double>(weight.n()) *
                        static_cast<double>(weight.k());
     cost.bytes += args.tokens == 0 ? 0 : static_cast<double>(weight.bytes());
-    if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
-      cost.int8_ops += ops;
-    } else if (weight.scheme() == kernels::WeightScheme::kFloat &&
-               weight.dtype() == kernels::DType::kBf16) {
-      cost.bf16_flops += ops;
-    } else {
-      cost.flops += ops;
-    }
+    count_products(weight, ops, cost);
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
@@ -82,6 +83,24 @@ class TimedBackend final : public kernels::Backend {
 
   void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
     timed("silu_mul", [&] { inner_.silu_mul(args, pool); });
+  }
+
+  void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
+    timed("route", [&] { inner_.route(args, pool); });
+  }
+
+  void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
+    OpCost& cost = timed("expert_mlp", [&] { inner_.expert_mlp(args, pool); });
+    const std::size_t rows = args.tokens * args.top_k;
+    // Only the experts that some token has are read.
+    const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
+    for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
+      cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
+      count_products(*weight,
+                     2.0 * static_cast<double>(rows) * static_cast<double>(weight->n()) *
+                         static_cast<double>(weight->k()),
+                     cost);
+    }
   }
 
   void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
@@ -108,6 +127,17 @@ class TimedBackend final : public kernels::Backend {
   }
 
  private:
+  static void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) {
+    if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
+      cost.int8_ops += ops;
+    } else if (weight.scheme() == kernels::WeightScheme::kFloat &&
+               weight.dtype() == kernels::DType::kBf16) {
+      cost.bf16_flops += ops;
+    } else {
+      cost.flops += ops;
+    }
+  }
+
   template <class Fn>
   OpCost& timed(const std::string& name, Fn fn) const {
     const double start = now_s();

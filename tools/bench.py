@@ -22,6 +22,9 @@ SHARED = pathlib.Path(os.environ.get("TANDEM_SHARED_DIR", ROOT.parent / "shared"
 WORK = pathlib.Path(os.environ.get("TANDEM_BENCH_DIR", ROOT / ".cache" / "bench"))
 # Programs that are not measured by just starting them.
 NOT_RUN = {"serve"}
+# What else a program is started with, after the run without arguments.
+MORE_RUNS = {"engine_bench": [["--model", ROOT / "bench" / "models" / "moe-0.7b", "--dummy", "--quantization", "int8wo",
+                               "--quantization", "w8a8_int8", "--context", "128", "--streams", "1"]]}
 # Units of which less is better.
 LESS = {"us", "ms", "s", "MiB", "us/token"}
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")
@@ -171,8 +174,22 @@ def scripted_peers(part):
     return measure
 
 
+def engine_peers(build):
+    """llama.cpp, OpenVINO and torch; ours on llama.cpp's weights of the mixture of experts, in 8 bit."""
+    rows, _ = scripted_peers("c")(build)
+    ours, why = run_lines([build / "engine_bench", "--model", WORK / "models" / "moe700", "--threads", "2",
+                           "--quantization", "int8wo", "--context", "128", "--streams", "1"])
+    if why:
+        raise Skip(why)
+    mine = [row["value"] for row in ours if row.get("row") == "moe700 int8wo decode context 128 streams 1"]
+    peer = [row["tok_s"] for row in rows if (row.get("model"), row.get("type"), row.get("test"), row.get("ctx"))
+            == ("moe700", "q8_0", "decode", 128)]
+    ratios = [["engine moe700 8-bit decode / llama.cpp", a, "tokens/s", b, a / b] for a, b in zip(mine, peer)]
+    return rows + ours, ratios
+
+
 PEERS = {"tokenizer": tokenizer_peers, "router": router_peers, "transfer": scripted_peers("b"),
-         "engine": scripted_peers("c"), "server": scripted_peers("d"), "kernels": scripted_peers("g")}
+         "engine": engine_peers, "server": scripted_peers("d"), "kernels": scripted_peers("g")}
 
 
 def run_peers(name, build, report):
@@ -209,13 +226,14 @@ def main():
     figures = []
     for program in programs:
         print(f"bench: {program.name}", file=sys.stderr)
-        rows, why = run_lines([program])
-        report["rows"] += rows
-        for row in rows:
-            figures += normalized(row)
-        if why:
-            report["failed"][program.name] = why
-            print(f"bench: {program.name}: {why}", file=sys.stderr)
+        for more in [[], *MORE_RUNS.get(program.name, [])]:
+            rows, why = run_lines([program, *more])
+            report["rows"] += rows
+            for row in rows:
+                figures += normalized(row)
+            if why:
+                report["failed"][program.name] = why
+                print(f"bench: {program.name}: {why}", file=sys.stderr)
     ratios = run_peers(args.name, args.build, report) if args.peers else []
     report["ratios"] = [dict(zip(("figure", "value", "unit", "limit_or_peer", "ratio"), f)) for f in figures + ratios]
     print(json.dumps(report["machine"]))

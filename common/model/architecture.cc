@@ -8,7 +8,7 @@
 namespace tandem::model {
 namespace {
 
-constexpr const Architecture* kAll[] = {&kLlama, &kMistral, &kQwen2, &kQwen3};
+constexpr const Architecture* kAll[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kQwen3Moe};
 
 // Defaults of transformers' configuration_qwen2.py and configuration_qwen3.py.
 constexpr std::int64_t kQwenWindow = 4096;

@@ -30,6 +30,12 @@ struct WeightNames {
   std::string_view gate = "mlp.gate_proj";
   std::string_view up = "mlp.up_proj";
   std::string_view down = "mlp.down_proj";
+  // Layers with experts: the router, then expert_prefix + index + one of the last three.
+  std::string_view router = "mlp.gate";
+  std::string_view expert_prefix = "mlp.experts.";
+  std::string_view expert_gate = ".gate_proj";
+  std::string_view expert_up = ".up_proj";
+  std::string_view expert_down = ".down_proj";
 };
 
 struct Architecture {
@@ -45,6 +51,7 @@ extern const Architecture kLlama;
 extern const Architecture kMistral;
 extern const Architecture kQwen2;
 extern const Architecture kQwen3;
+extern const Architecture kQwen3Moe;
 
 std::span<const Architecture* const> architectures();
 

@@ -285,9 +285,18 @@ std::int64_t ModelConfig::context_length() const {
 
 std::string ModelConfig::canonical_text() const {
   const RopeScaling& rope = rope_scaling;
+  std::string experts_text;
+  if (experts.count != 0) {
+    experts_text = fmt::format(";experts={},{},{},{},{}",
+                               experts.count,
+                               experts.per_token,
+                               experts.intermediate_size,
+                               experts.normalize,
+                               fmt::join(experts.in_layer, ","));
+  }
   return fmt::format(
       "{};vocab={};hidden={};intermediate={};layers={};heads={};kv_heads={};head_dim={};eps={};"
-      "theta={};rope={},{},{},{},{},{},{},{},{},{},{};tied={};bias={},{},{};qk_norm={};window={}",
+      "theta={};rope={},{},{},{},{},{},{},{},{},{},{};tied={};bias={},{},{};qk_norm={};window={}{}",
       architecture,
       vocab_size,
       hidden_size,
@@ -314,7 +323,8 @@ std::string ModelConfig::canonical_text() const {
       output_bias,
       mlp_bias,
       qk_norm,
-      fmt::join(window, ","));
+      fmt::join(window, ","),
+      experts_text);
 }
 
 }  // namespace tandem::model

@@ -4,6 +4,8 @@
 #include "common/base/status.h"
 #include "kernels/api/dtype.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +20,7 @@ inline constexpr std::int64_t kVocabSizeMax = 4'000'000;
 inline constexpr std::int64_t kHiddenSizeMax = 65'536;
 inline constexpr std::int64_t kIntermediateSizeMax = 524'288;
 inline constexpr std::int64_t kLayerCountMax = 1'024;
+inline constexpr std::int64_t kExpertCountMax = 1'024;  // kernels::kMaxExperts
 inline constexpr std::int64_t kHeadCountMax = 1'024;
 inline constexpr std::int64_t kHeadDimMax = 512;
 inline constexpr std::int64_t kPositionCountMax = 1LL << 27U;
@@ -55,6 +58,15 @@ struct GenerationDefaults {
   std::optional<double> repetition_penalty;
 };
 
+/// The layers that have a mixture of experts in place of the MLP, and their sizes.
+struct ExpertConfig {
+  std::int64_t count = 0;              ///< num_experts; 0: no layer has them
+  std::int64_t per_token = 0;          ///< num_experts_per_tok
+  std::int64_t intermediate_size = 0;  ///< moe_intermediate_size, of one expert
+  bool normalize = false;              ///< norm_topk_prob
+  std::vector<bool> in_layer;          ///< Per layer; empty when count is 0.
+};
+
 /// A decoder, as its files describe it. Every number is in range and consistent with the others.
 struct ModelConfig {
   std::string architecture;  ///< "Qwen3ForCausalLM"
@@ -78,6 +90,7 @@ struct ModelConfig {
   bool output_bias = false;  ///< Bias of the attention's output projection.
   bool mlp_bias = false;
   bool qk_norm = false;  ///< RMS norm of each query and key head before rotation.
+  ExpertConfig experts;
 
   /// Per layer: how many tokens a token sees, itself included; 0 sees all.
   std::vector<std::int32_t> window;
@@ -97,6 +110,16 @@ struct ModelConfig {
   /// All that enters the computation, as text: two configs with the same text describe the same
   /// decoder. Enters the model digest.
   [[nodiscard]] std::string canonical_text() const;
+
+  /// Whether the MLP of that layer is a mixture of experts.
+  [[nodiscard]] bool has_experts(std::int64_t layer) const {
+    return experts.count != 0 && experts.in_layer[static_cast<std::size_t>(layer)];
+  }
+
+  /// Layers with experts.
+  [[nodiscard]] std::int64_t expert_layer_count() const {
+    return std::count(experts.in_layer.begin(), experts.in_layer.end(), true);
+  }
 
   [[nodiscard]] std::int64_t query_size() const { return head_count * head_dim; }
 

@@ -32,8 +32,9 @@ class Loader {
     DecoderWeights decoder;
     TANDEM_TRY(load_embedding(decoder));
     for (std::int64_t layer = 0; layer < config_.layer_count; ++layer) {
-      TANDEM_TRY(LayerWeights weights,
-                 load_layer(fmt::format("{}{}.", names_.layer_prefix, layer)));
+      TANDEM_TRY(
+          LayerWeights weights,
+          load_layer(fmt::format("{}{}.", names_.layer_prefix, layer), config_.has_experts(layer)));
       decoder.layers.push_back(std::move(weights));
     }
     TANDEM_TRY(decoder.final_norm, norm(std::string(names_.final_norm), config_.hidden_size));
@@ -79,7 +80,53 @@ class Loader {
     return result;
   }
 
-  Result<LayerWeights> load_layer(const std::string& prefix) {
+  /// One matrix of each expert, in a stack: `name` is that of a matrix within an expert.
+  Result<std::unique_ptr<kernels::PackedWeight>> stack(const std::string& prefix,
+                                                       std::string_view name,
+                                                       MatrixShape shape) {
+    std::vector<SourceMatrix> matrices;
+    std::vector<kernels::MatrixView> views;
+    for (std::int64_t expert = 0; expert < config_.experts.count; ++expert) {
+      TANDEM_TRY(
+          SourceMatrix matrix,
+          source_.matrix(fmt::format("{}{}{}{}.weight", prefix, names_.expert_prefix, expert, name),
+                         shape));
+      views.push_back(matrix.view);
+      matrices.push_back(std::move(matrix));
+    }
+    auto packed = options_.backend->pack_stack(
+        views, layer_format(options_.quantization, options_.dtype), *options_.pool);
+    if (packed == nullptr) {
+      return resource_exhausted(
+          fmt::format("tensors '{}{}*{}.weight': no memory to pack {} experts",
+                      prefix,
+                      names_.expert_prefix,
+                      name,
+                      config_.experts.count));
+    }
+    return packed;
+  }
+
+  Result<ExpertWeights> load_experts(const std::string& prefix) {
+    const std::int64_t hidden = config_.hidden_size;
+    const std::int64_t inner = config_.experts.intermediate_size;
+    ExpertWeights experts;
+    // Never quantised, and in f32 whatever the dtype: it is small, and a rounding here may change
+    // which expert a token goes to.
+    TANDEM_TRY(Linear router,
+               packed({{prefix + std::string(names_.router), config_.experts.count}},
+                      hidden,
+                      false,
+                      kRouterFormat));
+    experts.router = std::move(router.weight);
+    const MatrixShape in{.rows = inner, .cols = hidden};
+    TANDEM_TRY(experts.gate, stack(prefix, names_.expert_gate, in));
+    TANDEM_TRY(experts.up, stack(prefix, names_.expert_up, in));
+    TANDEM_TRY(experts.down, stack(prefix, names_.expert_down, {.rows = hidden, .cols = inner}));
+    return experts;
+  }
+
+  Result<LayerWeights> load_layer(const std::string& prefix, bool with_experts) {
     const auto named = [&](std::string_view name) { return prefix + std::string(name); };
     const std::int64_t hidden = config_.hidden_size;
     const std::int64_t kv_size = config_.kv_size();
@@ -98,6 +145,10 @@ class Loader {
     TANDEM_TRY(layer.output,
                linear({{named(names_.output), hidden}}, config_.query_size(), config_.output_bias));
     TANDEM_TRY(layer.post_attention_norm, norm(named(names_.post_attention_norm), hidden));
+    if (with_experts) {
+      TANDEM_TRY(layer.experts, load_experts(prefix));
+      return layer;
+    }
     TANDEM_TRY(layer.gate_up,
                linear({{named(names_.gate), config_.intermediate_size},
                        {named(names_.up), config_.intermediate_size}},

@@ -21,6 +21,14 @@ struct Linear {
   std::vector<float> bias;
 };
 
+/// A mixture of experts: a router and stacks of one matrix per expert. No biases.
+struct ExpertWeights {
+  std::unique_ptr<kernels::PackedWeight> router;  ///< [experts, hidden], f32
+  std::unique_ptr<kernels::PackedWeight> gate;    ///< [expert intermediate, hidden] each
+  std::unique_ptr<kernels::PackedWeight> up;      ///< as gate
+  std::unique_ptr<kernels::PackedWeight> down;    ///< [hidden, expert intermediate] each
+};
+
 struct LayerWeights {
   std::vector<float> input_norm;
   Linear qkv;                     ///< [query_size + 2 * kv_size, hidden]
@@ -28,8 +36,9 @@ struct LayerWeights {
   std::vector<float> key_norm;    ///< [head_dim], or empty
   Linear output;                  ///< [hidden, query_size]
   std::vector<float> post_attention_norm;
-  Linear gate_up;  ///< [2 * intermediate, hidden]
-  Linear down;     ///< [hidden, intermediate]
+  Linear gate_up;         ///< [2 * intermediate, hidden]; without weight in a layer with experts
+  Linear down;            ///< [hidden, intermediate]; likewise
+  ExpertWeights experts;  ///< Without weights in a dense layer.
 };
 
 struct DecoderWeights {

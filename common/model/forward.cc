@@ -214,12 +214,10 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                    *pool_);
 }
 
-/// hidden += down(silu(gate) * up)
+/// hidden += MLP(norm(hidden)), dense or of experts
 void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   const LayerWeights& weights = weights_.layers[layer];
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
-  float* gate = workspace_.gate_up.data();
   backend_->rms_norm({.x = workspace_.hidden.data(),
                       .weight = weights.post_attention_norm.data(),
                       .y = workspace_.normed.data(),
@@ -227,6 +225,17 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
                       .dim = hidden,
                       .eps = static_cast<float>(config_.rms_norm_eps)},
                      *pool_);
+  if (weights.experts.router != nullptr) {
+    experts(weights.experts, token_count);
+  } else {
+    dense_mlp(weights, token_count);
+  }
+}
+
+/// hidden += down(silu(gate) * up)
+void Model::dense_mlp(const LayerWeights& weights, std::size_t token_count) {
+  const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
+  float* gate = workspace_.gate_up.data();
   backend_->linear({.x = workspace_.normed.data(),
                     .weight = weights.gate_up.weight.get(),
                     .bias = bias_or_null(weights.gate_up),
@@ -249,6 +258,45 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
                     .tokens = token_count,
                     .accumulate = true},
                    *pool_);
+}
+
+/// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)
+void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
+  const auto count = static_cast<std::size_t>(config_.experts.count);
+  const auto top_k = static_cast<std::size_t>(config_.experts.per_token);
+  const std::size_t rows = token_count * top_k;
+  // The parts of the workspace for routing, each as long as this batch needs.
+  float* logits = workspace_.routing.data();
+  float* chosen_weights = logits + token_count * count;
+  float* row_weights = chosen_weights + rows;
+  auto* ids = reinterpret_cast<std::int32_t*>(row_weights + rows);
+  backend_->linear({.x = workspace_.normed.data(),
+                    .weight = weights.router.get(),
+                    .bias = nullptr,
+                    .y = logits,
+                    .tokens = token_count},
+                   *pool_);
+  backend_->route({.logits = logits,
+                   .tokens = token_count,
+                   .experts = count,
+                   .top_k = top_k,
+                   .normalize = config_.experts.normalize,
+                   .ids = ids,
+                   .weights = chosen_weights},
+                  *pool_);
+  backend_->expert_mlp({.x = workspace_.normed.data(),
+                        .gate = weights.gate.get(),
+                        .up = weights.up.get(),
+                        .down = weights.down.get(),
+                        .ids = ids,
+                        .weights = chosen_weights,
+                        .tokens = token_count,
+                        .top_k = top_k,
+                        .y = workspace_.hidden.data(),
+                        .inner = workspace_.gate_up.data(),
+                        .rows = ids + rows,
+                        .row_weights = row_weights},
+                       *pool_);
 }
 
 void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {

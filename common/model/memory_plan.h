@@ -21,6 +21,7 @@ struct PassLimits {
 
 struct MemoryPlan {
   std::uint64_t weight_bytes = 0;      ///< Packed matrices, norms, biases.
+  std::uint64_t expert_bytes = 0;      ///< The part of weight_bytes that is experts and routers.
   std::uint64_t embedding_bytes = 0;   ///< The lookup table (file-backed when mapped unchanged).
   std::uint64_t rope_bytes = 0;        ///< Tables of cos and sin.
   std::uint64_t activation_bytes = 0;  ///< Workspace of a pass of token_count_max.
@@ -47,7 +48,17 @@ MemoryPlan plan_memory(const ModelConfig& config, const PlanOptions& options);
 
 KvLayout make_kv_layout(const ModelConfig& config, kernels::DType kv_dtype, std::int64_t page_size);
 
-/// Floats per token of the forward workspace: hidden, normed, q|k|v, attention output, gate|up.
+/// Floats (or int32) per token that the MLP of any layer works in.
+struct MlpFloats {
+  std::int64_t inner = 0;    ///< gate|up, of each chosen expert where there are experts
+  std::int64_t routing = 0;  ///< router logits; ids and weights of the chosen, twice (as chosen,
+                             ///< and sorted by expert)
+};
+
+MlpFloats mlp_floats_per_token(const ModelConfig& config);
+
+/// Floats per token of the forward workspace: hidden, normed, q|k|v, attention output, gate|up,
+/// routing.
 std::int64_t activation_floats_per_token(const ModelConfig& config);
 
 }  // namespace tandem::model

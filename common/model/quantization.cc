@@ -48,7 +48,8 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
 
   const Size sizes[] = {{"hidden_size", config.hidden_size},
                         {"num_attention_heads * head_dim", config.query_size()},
-                        {"intermediate_size", config.intermediate_size}};
+                        {"intermediate_size", config.intermediate_size},
+                        {"moe_intermediate_size", config.experts.intermediate_size}};
   constexpr auto kMax = static_cast<std::int64_t>(kernels::kMaxInt8DynamicK);
   for (const Size& size : sizes) {
     if (size.value <= kMax) continue;

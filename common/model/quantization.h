@@ -27,6 +27,9 @@ std::string_view quantization_name(Quantization quantization);
 kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dtype);
 kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtype);
 
+/// How the router of a mixture of experts is kept, whatever the layers are.
+inline constexpr kernels::WeightFormat kRouterFormat = kernels::DType::kF32;
+
 /// Refuses sizes that the scheme's integer sums do not hold, by the name in config.json.
 Status check_quantization(Quantization quantization, const ModelConfig& config);
 

@@ -28,12 +28,14 @@ Result<Workspace> Workspace::allocate(const ModelConfig& config, const PassLimit
 
   const std::int64_t tokens = limits.token_count_max;
   const std::int64_t rows = limits.logit_row_count_max;
+  const MlpFloats mlp = mlp_floats_per_token(config);
   const Part parts[] = {
       {&space.hidden, tokens, config.hidden_size, "hidden states"},
       {&space.normed, tokens, config.hidden_size, "normed hidden states"},
       {&space.qkv, tokens, config.query_size() + 2 * config.kv_size(), "queries, keys and values"},
       {&space.attention, tokens, config.query_size(), "attention outputs"},
-      {&space.gate_up, tokens, 2 * config.intermediate_size, "MLP activations"},
+      {&space.gate_up, tokens, mlp.inner, "MLP activations"},
+      {&space.routing, tokens, mlp.routing, "choices of experts"},
       {&space.rows, rows, config.hidden_size, "rows of the head"},
       {&space.rows_normed, rows, config.hidden_size, "normed rows of the head"},
       {&space.logits, rows, config.vocab_size, "logits"},

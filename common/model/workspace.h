@@ -32,7 +32,8 @@ struct Workspace {
   FloatBuffer normed;     ///< [tokens, hidden]
   FloatBuffer qkv;        ///< [tokens, query_size + 2 * kv_size]
   FloatBuffer attention;  ///< [tokens, query_size]
-  FloatBuffer gate_up;    ///< [tokens, 2 * intermediate]
+  FloatBuffer gate_up;    ///< [tokens, MlpFloats::inner]
+  FloatBuffer routing;    ///< [tokens, MlpFloats::routing]
   FloatBuffer rows;       ///< [rows, hidden]: residual stream of the rows for the head
   FloatBuffer rows_normed;
   FloatBuffer logits;  ///< [rows, vocab]

@@ -56,6 +56,33 @@ TEST(Plan, EveryPartHasBytesAndTheyAddUp) {
   EXPECT_THAT(plan_text(*plan, nullptr), HasSubstr("no weight files"));
 }
 
+// The shipped model's sizes with experts in all layers but the first.
+TEST(Plan, ExpertsAreCounted) {
+  const auto plan_with = [](int experts) {
+    return make_plan(
+        arguments({"--json-model-override-args",
+                   R"({"architectures": ["Qwen3MoeForCausalLM"], "num_experts_per_tok": 2,
+                       "moe_intermediate_size": 100, "mlp_only_layers": [0], "num_experts": )" +
+                       std::to_string(experts) + "}"}),
+        kMemory);
+  };
+  const auto four = plan_with(4);
+  ASSERT_TRUE(four.ok()) << four.status().message();
+  const auto six = plan_with(6);
+  ASSERT_TRUE(six.ok()) << six.status().message();
+  const model::ModelConfig& config = four->config;
+  const auto hidden = static_cast<std::uint64_t>(config.hidden_size);
+  const auto layers = static_cast<std::uint64_t>(config.layer_count) - 1;
+  // Three bf16 matrices, of whole cache lines here, and a row of the f32 router.
+  EXPECT_EQ(six->memory.weight_bytes - four->memory.weight_bytes,
+            2 * layers * (3 * 100 * hidden * 2 + hidden * 4));
+  const std::string text = plan_text(*four, nullptr);
+  EXPECT_THAT(text, HasSubstr(" + 1 x (gate, up "));
+  EXPECT_THAT(text,
+              HasSubstr(" + 4 experts x " + std::to_string(layers) + " x (gate, up 200 x " +
+                        std::to_string(hidden) + " + down " + std::to_string(hidden) + " x 100)"));
+}
+
 TEST(Plan, LargestContextAndBatchFitAndOneMoreDoesNot) {
   const std::vector<std::string> words = {"--page-size", "16", "--mem-fraction-static", "0.1"};
   const auto plan = make_plan(arguments(words), kMemory);

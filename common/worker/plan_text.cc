@@ -22,18 +22,34 @@ std::string checkpoint_formula(const CheckpointFacts* checkpoint) {
 
 std::string weight_formula(const WorkerPlan& plan) {
   const model::ModelConfig& c = plan.config;
+  const auto mlp = [&c](std::int64_t layers, std::int64_t inner) {
+    return fmt::format("{} x (gate, up {} x {} + down {} x {})",
+                       layers,
+                       2 * inner,
+                       c.hidden_size,
+                       c.hidden_size,
+                       inner);
+  };
+  const std::int64_t with_experts = c.expert_layer_count();
+  std::string mlps;
+  if (with_experts < c.layer_count)
+    mlps += " + " + mlp(c.layer_count - with_experts, c.intermediate_size);
+  if (with_experts > 0) {
+    mlps += fmt::format(" + {} routers {} x {} (f32) + {} experts x {}",
+                        with_experts,
+                        c.experts.count,
+                        c.hidden_size,
+                        c.experts.count,
+                        mlp(with_experts, c.experts.intermediate_size));
+  }
   return fmt::format(
-      "{} x (qkv {} x {} + out {} x {} + gate, up {} x {} + down {} x {}) + head {} x {}, as {} "
-      "packed for {}, and f32 norms",
+      "{} x (qkv {} x {} + out {} x {}){} + head {} x {}, as {} packed for {}, and f32 norms",
       c.layer_count,
       c.query_size() + 2 * c.kv_size(),
       c.hidden_size,
       c.hidden_size,
       c.query_size(),
-      2 * c.intermediate_size,
-      c.hidden_size,
-      c.hidden_size,
-      c.intermediate_size,
+      mlps,
       c.vocab_size,
       c.hidden_size,
       plan.quantization == model::Quantization::kNone ? kernels::dtype_name(plan.dtype)

@@ -32,7 +32,8 @@ std::string_view family_name(Family family);
 bool parse_family(std::string_view name, Family* family);
 
 /// All ops. Stateless and immutable: one instance may be used by several threads, each with its own
-/// pool. No op allocates, except pack(). No op fails. Zero tokens are fine everywhere.
+/// pool. No op allocates, except pack() and pack_stack(). No op fails. Zero tokens are fine
+/// everywhere.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -51,7 +52,11 @@ class Backend {
                                                            WeightFormat store,
                                                            ThreadPool& pool) const = 0;
 
-  /// Bytes that pack() will hold for [n, k]; for memory plans.
+  /// Packs each of `weights` (all of one shape, at least one) by itself, into one stack.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_stack(
+      std::span<const MatrixView> weights, WeightFormat store, ThreadPool& pool) const = 0;
+
+  /// Bytes that pack() will hold for [n, k]; for memory plans. Of a stack: stacked_bytes().
   [[nodiscard]] virtual std::size_t packed_bytes(std::size_t n,
                                                  std::size_t k,
                                                  WeightFormat store) const = 0;
@@ -62,6 +67,8 @@ class Backend {
   virtual void head_norm(const HeadNormArgs& args, ThreadPool& pool) const = 0;
   virtual void rope(const RopeArgs& args, ThreadPool& pool) const = 0;
   virtual void silu_mul(const SiluMulArgs& args, ThreadPool& pool) const = 0;
+  virtual void route(const RouteArgs& args, ThreadPool& pool) const = 0;
+  virtual void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const = 0;
   virtual void write_kv(const WriteKvArgs& args, ThreadPool& pool) const = 0;
   virtual void attention(const AttentionArgs& args, ThreadPool& pool) const = 0;
 

@@ -18,6 +18,9 @@ namespace tandem::kernels {
 /// Largest head_dim that attention and rope accept.
 inline constexpr std::size_t kMaxHeadDim = 512;
 
+/// Most experts in a layer that route and expert_mlp accept.
+inline constexpr std::size_t kMaxExperts = 1024;
+
 /// out[t, :] = table[ids[t], :], widened to f32.
 struct EmbeddingArgs {
   MatrixView table;                   ///< [vocab, hidden]
@@ -90,6 +93,43 @@ struct SiluMulArgs {
   std::size_t out_stride = 0;   ///< 0: dim
   std::size_t tokens = 0;
   std::size_t dim = 0;
+};
+
+/// The experts of each token (Shazeer et al. 2017; transformers' modeling_qwen3_moe.py): those with
+/// the top_k largest logits, largest first, the lower id first among equals (torch.topk leaves that
+/// open). weights[t, r] is the softmax over all experts of the one at rank r; with `normalize`
+/// divided by the sum of the token's top_k, in order of rank. A row that holds NaN gets experts 0
+/// to top_k - 1 with weights NaN.
+struct RouteArgs {
+  const float* logits = nullptr;  ///< [tokens, experts]
+  std::size_t tokens = 0;
+  std::size_t experts = 0;      ///< 1 to kMaxExperts
+  std::size_t top_k = 0;        ///< 1 to experts
+  bool normalize = false;       ///< norm_topk_prob
+  std::int32_t* ids = nullptr;  ///< [tokens, top_k], in [0, experts)
+  float* weights = nullptr;     ///< [tokens, top_k]
+};
+
+/// y[t, :] += sum over r of weights[t, r] * down[e](silu(gate[e] x[t, :]) * (up[e] x[t, :])), with
+/// e = ids[t, r]. The terms are added in order of e, one rounding each for the product and the sum:
+/// the order does not depend on the batch, and a weight is read once for all of its tokens. Weights
+/// of experts that no token has are not touched.
+struct ExpertMlpArgs {
+  const float* x = nullptr;            ///< [tokens, hidden]
+  std::size_t x_stride = 0;            ///< 0: hidden
+  const PackedWeight* gate = nullptr;  ///< stack of experts, [inner, hidden] each
+  const PackedWeight* up = nullptr;    ///< as gate
+  const PackedWeight* down = nullptr;  ///< stack of experts, [hidden, inner] each
+  const std::int32_t* ids = nullptr;   ///< [tokens, top_k], the ids of a token all different
+  const float* weights = nullptr;      ///< [tokens, top_k]
+  std::size_t tokens = 0;              ///< tokens * top_k < 2^31
+  std::size_t top_k = 0;
+  float* y = nullptr;        ///< [tokens, hidden]; must not overlap x
+  std::size_t y_stride = 0;  ///< 0: hidden
+  // Room to work in; what it holds afterwards means nothing.
+  float* inner = nullptr;        ///< [tokens * top_k, 2 * inner]
+  std::int32_t* rows = nullptr;  ///< [tokens * top_k]
+  float* row_weights = nullptr;  ///< [tokens * top_k]
 };
 
 /// One layer of a page-major KV pool [page][layer][K|V][kv_head][slot][head_dim]. Position p of a

@@ -27,8 +27,18 @@ std::byte* allocate(std::size_t bytes) {
 
 }  // namespace
 
-PackedWeight::PackedWeight(
-    WeightLayout layout, WeightFormat format, std::size_t n, std::size_t k, std::size_t bytes)
-    : layout_(layout), format_(format), n_(n), k_(k), bytes_(bytes), data_(allocate(bytes)) {}
+PackedWeight::PackedWeight(WeightLayout layout,
+                           WeightFormat format,
+                           std::size_t n,
+                           std::size_t k,
+                           std::size_t bytes,
+                           std::size_t count)
+    : layout_(layout),
+      format_(format),
+      n_(n),
+      k_(k),
+      count_(count),
+      bytes_(stacked_bytes(count, bytes)),
+      data_(allocate(bytes_)) {}
 
 }  // namespace tandem::kernels

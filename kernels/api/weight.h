@@ -65,16 +65,26 @@ enum class WeightLayout : std::uint8_t {
   kPanel16,
 };
 
-/// A weight [n, k] in a family's own layout; owns its memory (64-byte aligned; on huge pages where
-/// the system gives them), movable, immutable once made by Backend::pack. Only backends of the same
-/// WeightLayout may use it.
+/// Bytes of `count` weights of `bytes` each in one PackedWeight: each starts at a multiple of 64.
+constexpr std::size_t stacked_bytes(std::size_t count, std::size_t bytes) {
+  return count == 1 ? bytes : count * ((bytes + 63) / 64 * 64);
+}
+
+/// A weight [n, k], or a stack of `count` of them (the experts of a layer), in a family's own
+/// layout; owns its memory (64-byte aligned; on huge pages where the system gives them), movable,
+/// immutable once made by Backend::pack. Only backends of the same WeightLayout may use it.
 class PackedWeight {
  public:
   PackedWeight() = default;
 
-  /// Uninitialised storage of `bytes`; data() is null when there is no memory for it.
-  PackedWeight(
-      WeightLayout layout, WeightFormat format, std::size_t n, std::size_t k, std::size_t bytes);
+  /// Uninitialised storage of `bytes` for each of `count` weights; data() is null when there is no
+  /// memory for it.
+  PackedWeight(WeightLayout layout,
+               WeightFormat format,
+               std::size_t n,
+               std::size_t k,
+               std::size_t bytes,
+               std::size_t count = 1);
 
   [[nodiscard]] WeightLayout layout() const { return layout_; }
 
@@ -91,12 +101,24 @@ class PackedWeight {
   /// Inputs.
   [[nodiscard]] std::size_t k() const { return k_; }
 
+  /// Weights in the stack; 1 for all but Backend::pack_stack.
+  [[nodiscard]] std::size_t count() const { return count_; }
+
   /// Memory held.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
   [[nodiscard]] const std::byte* data() const { return data_.get(); }
 
+  /// Of weight `index` of the stack.
+  [[nodiscard]] const std::byte* data(std::size_t index) const {
+    return data_.get() + index * (bytes_ / count_);
+  }
+
   [[nodiscard]] std::byte* mutable_data() { return data_.get(); }
+
+  [[nodiscard]] std::byte* mutable_data(std::size_t index) {
+    return data_.get() + index * (bytes_ / count_);
+  }
 
  private:
   struct Free {
@@ -107,6 +129,7 @@ class PackedWeight {
   WeightFormat format_ = DType::kF32;
   std::size_t n_ = 0;
   std::size_t k_ = 0;
+  std::size_t count_ = 1;
   std::size_t bytes_ = 0;
   std::unique_ptr<std::byte, Free> data_;
 };

@@ -2,6 +2,7 @@
 
 #include "kernels/api/convert.h"
 #include "kernels/cpu/panels.h"
+#include "kernels/cpu/tasks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,35 +10,6 @@
 
 namespace tandem::kernels {
 namespace {
-
-// Work below which waking another thread costs more than it saves, in elements touched or in
-// multiply-adds.
-constexpr std::size_t kElementsPerTask = 16 * 1024;
-constexpr std::size_t kMacsPerTask = 256 * 1024;
-// Tasks per thread, so that a thread that lost its core does not hold the others up for long.
-constexpr std::size_t kTasksPerThread = 4;
-
-// fn(row) for all rows, in tasks of at least kElementsPerTask elements.
-template <class Fn>
-void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, Fn fn) {
-  const std::size_t most = pool.thread_count() * kTasksPerThread;
-  const std::size_t tasks =
-      std::clamp<std::size_t>(rows * elements_per_row / kElementsPerTask, 1, most);
-  pool.parallel_for(tasks, [&](std::size_t task, std::size_t) {
-    const std::size_t end = rows * (task + 1) / tasks;
-    for (std::size_t row = rows * task / tasks; row < end; ++row)
-      fn(row);
-  });
-}
-
-// How many rows of x one task packs: as many as fit, in whole register tiles.
-std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_step) {
-  constexpr std::size_t kMostRows = 192;
-  const std::size_t fit =
-      std::clamp<std::size_t>(cpu::kPackedFloats / std::max<std::size_t>(k, 1), 1, kMostRows);
-  const std::size_t whole = fit >= row_step ? fit / row_step * row_step : fit;
-  return std::min(whole, tokens);
-}
 
 std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
   return kv.base + kv.layer_offset_bytes +
@@ -67,7 +39,13 @@ TileShape tile_shape(const AttentionArgs& args) {
 std::unique_ptr<PackedWeight> CpuBackend::pack(std::span<const MatrixView> parts,
                                                WeightFormat store,
                                                ThreadPool& pool) const {
-  return cpu::pack_panels(parts, store, kernels_, pool);
+  return cpu::pack_panels(parts, 1, store, kernels_, pool);
+}
+
+std::unique_ptr<PackedWeight> CpuBackend::pack_stack(std::span<const MatrixView> weights,
+                                                     WeightFormat store,
+                                                     ThreadPool& pool) const {
+  return cpu::pack_panels(weights, weights.size(), store, kernels_, pool);
 }
 
 std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {
@@ -77,7 +55,7 @@ std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat 
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
   const MatrixView& table = args.table;
   const std::size_t row_bytes = stride_or(table.row_stride, table.cols) * dtype_bytes(table.dtype);
-  for_rows(pool, args.tokens, table.cols, [&](std::size_t token) {
+  cpu::for_rows(pool, args.tokens, table.cols, [&](std::size_t token) {
     const auto* row = static_cast<const std::byte*>(table.data) +
                       static_cast<std::size_t>(args.ids[token]) * row_bytes;
     kernels_.widen_row(row, table.dtype, args.out + token * table.cols, table.cols);
@@ -91,14 +69,11 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   if (args.tokens == 0 || panels == 0) return;
   const std::size_t x_stride = stride_or(args.x_stride, k);
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const std::size_t rows = row_block(args.tokens, k, kernels_.row_step);
+  const std::size_t rows = cpu::row_block(args.tokens, k, kernels_.row_step);
   const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
 
-  const std::size_t most = pool.thread_count() == 1 ? 1 : pool.thread_count() * kTasksPerThread;
   const std::size_t macs = rows * k * panels * cpu::kPanel;
-  const std::size_t wanted =
-      std::min((most + row_blocks - 1) / row_blocks, macs / kMacsPerTask + 1);
-  const std::size_t step = cpu::round_up((panels + wanted - 1) / wanted, 4);
+  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
   const std::size_t columns = (panels + step - 1) / step;
   pool.parallel_for(row_blocks * columns, [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
@@ -118,12 +93,16 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
                      .y = args.y + row * y_stride,
                      .y_stride = y_stride,
                      .accumulate = args.accumulate,
-                     .scratch = reinterpret_cast<float*>(pool.scratch(worker))});
+                     .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
+                     .packed = false,
+                     .x_rows = nullptr,
+                     .y_rows = nullptr,
+                     .row_scale = nullptr});
   });
 }
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
-  for_rows(pool, args.rows, args.dim, [&](std::size_t row) {
+  cpu::for_rows(pool, args.rows, args.dim, [&](std::size_t row) {
     kernels_.norm_row(
         {.x = args.x + row * stride_or(args.x_stride, args.dim),
          .residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim,
@@ -136,7 +115,7 @@ void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
 
 void CpuBackend::head_norm(const HeadNormArgs& args, ThreadPool& pool) const {
   const std::size_t dense = args.heads * args.head_dim;
-  for_rows(pool, args.tokens, dense, [&](std::size_t token) {
+  cpu::for_rows(pool, args.tokens, dense, [&](std::size_t token) {
     for (std::size_t head = 0; head < args.heads; ++head) {
       float* x = args.x + token * stride_or(args.x_stride, dense) + head * args.head_dim;
       kernels_.norm_row({.x = x,
@@ -152,7 +131,7 @@ void CpuBackend::head_norm(const HeadNormArgs& args, ThreadPool& pool) const {
 void CpuBackend::rope(const RopeArgs& args, ThreadPool& pool) const {
   const std::size_t dense = args.heads * args.head_dim;
   const std::size_t half = stride_or(args.rotary_dim, args.head_dim) / 2;
-  for_rows(pool, args.tokens, dense, [&](std::size_t token) {
+  cpu::for_rows(pool, args.tokens, dense, [&](std::size_t token) {
     const std::size_t row = static_cast<std::size_t>(args.positions[token]) * half;
     for (std::size_t head = 0; head < args.heads; ++head) {
       kernels_.rope_head(
@@ -167,7 +146,7 @@ void CpuBackend::rope(const RopeArgs& args, ThreadPool& pool) const {
 void CpuBackend::silu_mul(const SiluMulArgs& args, ThreadPool& pool) const {
   const std::size_t in_stride = stride_or(args.in_stride, args.dim);
   const std::size_t out_stride = stride_or(args.out_stride, args.dim);
-  for_rows(pool, args.tokens, args.dim * 4, [&](std::size_t token) {
+  cpu::for_rows(pool, args.tokens, args.dim * 4, [&](std::size_t token) {
     kernels_.silu_mul_row(args.gate + token * in_stride,
                           args.up + token * in_stride,
                           args.out + token * out_stride,
@@ -179,7 +158,7 @@ void CpuBackend::write_kv(const WriteKvArgs& args, ThreadPool& pool) const {
   const KvLayer& kv = args.kv;
   const std::size_t dense = kv.kv_heads * kv.head_dim;
   const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
-  for_rows(pool, args.batch.tokens, dense * 2, [&](std::size_t token) {
+  cpu::for_rows(pool, args.batch.tokens, dense * 2, [&](std::size_t token) {
     const SequencePages& sequence = args.batch.sequences[args.batch.sequence[token]];
     const auto position = static_cast<std::size_t>(args.batch.position[token]);
     const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);

@@ -135,20 +135,25 @@ void pack_quantized(const Source& source,
 }  // namespace
 
 std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
+                                          std::size_t count,
                                           WeightFormat store,
                                           const Kernels& kernels,
                                           ThreadPool& pool) {
+  const std::size_t parts_each = parts.size() / count;
   std::size_t n = 0;
-  for (const MatrixView& part : parts)
+  for (const MatrixView& part : parts.first(parts_each))
     n += part.rows;
   const std::size_t k = parts.empty() ? 0 : parts[0].cols;
   const std::size_t bytes = panel_bytes(k, store);
   const std::size_t panels = panel_count(n);
-  auto packed = std::make_unique<PackedWeight>(WeightLayout::kPanel16, store, n, k, panels * bytes);
+  auto packed =
+      std::make_unique<PackedWeight>(WeightLayout::kPanel16, store, n, k, panels * bytes, count);
   if (packed->data() == nullptr) return nullptr;
-  pool.parallel_for(panels, [&](std::size_t panel, std::size_t worker) {
-    std::byte* to = packed->mutable_data() + panel * bytes;
-    const Source source = find_rows(parts, panel * kPanel);
+  pool.parallel_for(count * panels, [&](std::size_t task, std::size_t worker) {
+    const std::size_t weight = task / panels;
+    const std::size_t panel = task % panels;
+    std::byte* to = packed->mutable_data(weight) + panel * bytes;
+    const Source source = find_rows(parts.subspan(weight * parts_each, parts_each), panel * kPanel);
     if (store.scheme != WeightScheme::kFloat) {
       std::memset(to, 0, bytes);
       auto* wide = reinterpret_cast<float*>(pool.scratch(worker));

@@ -41,8 +41,10 @@ constexpr std::size_t panel_index(std::size_t lane, std::size_t k, DType dtype) 
   return dtype == DType::kBf16 ? (k / 2 * kPanel + lane) * 2 + k % 2 : k * kPanel + lane;
 }
 
-/// Packs `parts` stacked along rows; null without memory.
+/// Packs `count` weights, each of as many of the `parts`, stacked along rows; null without memory.
+/// The parts of a later weight have the sizes of the first one's.
 std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
+                                          std::size_t count,
                                           WeightFormat store,
                                           const Kernels& kernels,
                                           ThreadPool& pool);

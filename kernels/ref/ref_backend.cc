@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
+#include <numeric>
 #include <vector>
 
 namespace tandem::kernels {
@@ -182,38 +182,92 @@ double rounded_product(const Quantized& weight, std::size_t output, const float*
   return static_cast<double>(sum) * static_cast<double>(weight_scale) * static_cast<double>(scale);
 }
 
-double float_product(const PackedWeight& weight, std::size_t output, const float* x) {
+double float_product(const PackedWeight& weight,
+                     std::size_t index,
+                     std::size_t output,
+                     const float* x) {
+  const std::byte* data = weight.data(index);
   double sum = 0;
   for (std::size_t i = 0; i < weight.k(); ++i) {
-    sum += static_cast<double>(x[i]) * static_cast<double>(load_element(
-                                           weight.data(), weight.dtype(), output * weight.k() + i));
+    sum += static_cast<double>(x[i]) *
+           static_cast<double>(load_element(data, weight.dtype(), output * weight.k() + i));
   }
   return sum;
 }
 
-double any_product(const PackedWeight& weight, std::size_t output, const float* x) {
-  if (weight.scheme() == WeightScheme::kFloat) return float_product(weight, output, x);
+// Sum of x times output `output` of weight `index` of a stack.
+double any_product(const PackedWeight& weight,
+                   std::size_t index,
+                   std::size_t output,
+                   const float* x) {
+  if (weight.scheme() == WeightScheme::kFloat) return float_product(weight, index, output, x);
   // parts_of() serves packing, too; nothing is written here.
-  const Quantized parts = parts_of(weight, const_cast<std::byte*>(weight.data()));
+  const Quantized parts = parts_of(weight, const_cast<std::byte*>(weight.data(index)));
   return weight.scheme() == WeightScheme::kInt8Dynamic ? rounded_product(parts, output, x)
                                                        : product(parts, output, x);
 }
 
-std::unique_ptr<PackedWeight> pack_quantized(std::span<const MatrixView> parts,
-                                             std::unique_ptr<PackedWeight> packed,
-                                             ThreadPool& pool) {
-  const Quantized out = parts_of(*packed, packed->mutable_data());
+void pack_quantized(std::span<const MatrixView> parts,
+                    PackedWeight& packed,
+                    std::size_t index,
+                    ThreadPool& pool) {
+  const Quantized out = parts_of(packed, packed.mutable_data(index));
   std::size_t first = 0;
   for (const MatrixView& part : parts) {
     pool.parallel_for(part.rows, [&](std::size_t row, std::size_t) {
       std::vector<float> wide(out.k);
       for (std::size_t col = 0; col < out.k; ++col)
         wide[col] = load_element(part, row, col);
-      quantize_row(wide, first + row, packed->scheme(), out);
+      quantize_row(wide, first + row, packed.scheme(), out);
     });
     first += part.rows;
   }
-  return packed;
+}
+
+// `parts`, stacked along rows, become weight `index` of the stack.
+void pack_at(std::span<const MatrixView> parts,
+             PackedWeight& packed,
+             std::size_t index,
+             ThreadPool& pool) {
+  if (packed.scheme() != WeightScheme::kFloat) return pack_quantized(parts, packed, index, pool);
+  const DType dtype = packed.dtype();
+  const std::size_t k = packed.k();
+  std::byte* out = packed.mutable_data(index);
+  for (const MatrixView& part : parts) {
+    pool.parallel_for(part.rows, [&](std::size_t row, std::size_t) {
+      for (std::size_t col = 0; col < k; ++col)
+        store_element(out, dtype, row * k + col, load_element(part, row, col));
+    });
+    out += part.rows * k * dtype_bytes(dtype);
+  }
+}
+
+void route_row(const RouteArgs& args, std::size_t token) {
+  const std::span logits(args.logits + token * args.experts, args.experts);
+  std::int32_t* ids = args.ids + token * args.top_k;
+  float* weights = args.weights + token * args.top_k;
+  TopEntry best[kMaxExperts];
+  const std::size_t found = top_k(logits, args.top_k, best);
+  const double max = found == 0 ? 0.0 : static_cast<double>(best[0].value);
+  double total = 0;
+  for (const float logit : logits)
+    total += std::exp(static_cast<double>(logit) - max);
+  if (std::isnan(total)) {
+    std::iota(ids, ids + args.top_k, 0);
+    std::fill_n(weights, args.top_k, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  double divisor = args.normalize ? 0.0 : total;
+  for (std::size_t r = 0; args.normalize && r < args.top_k; ++r)
+    divisor += std::exp(static_cast<double>(best[r].value) - max);
+  for (std::size_t r = 0; r < args.top_k; ++r) {
+    ids[r] = best[r].id;
+    weights[r] = static_cast<float>(std::exp(static_cast<double>(best[r].value) - max) / divisor);
+  }
+}
+
+double silu(double x) {
+  return x / (1.0 + std::exp(-x));
 }
 
 }  // namespace
@@ -228,16 +282,20 @@ std::unique_ptr<PackedWeight> ReferenceBackend::pack(std::span<const MatrixView>
   auto packed = std::make_unique<PackedWeight>(
       WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store));
   if (packed->data() == nullptr) return nullptr;
-  if (store.scheme != WeightScheme::kFloat) return pack_quantized(parts, std::move(packed), pool);
-  std::byte* out = packed->mutable_data();
-  for (const MatrixView& part : parts) {
-    pool.parallel_for(part.rows, [&](std::size_t row, std::size_t) {
-      for (std::size_t col = 0; col < k; ++col) {
-        store_element(out, store.dtype, row * k + col, load_element(part, row, col));
-      }
-    });
-    out += part.rows * k * dtype_bytes(store.dtype);
-  }
+  pack_at(parts, *packed, 0, pool);
+  return packed;
+}
+
+std::unique_ptr<PackedWeight> ReferenceBackend::pack_stack(std::span<const MatrixView> weights,
+                                                           WeightFormat store,
+                                                           ThreadPool& pool) const {
+  const std::size_t n = weights[0].rows;
+  const std::size_t k = weights[0].cols;
+  auto packed = std::make_unique<PackedWeight>(
+      WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store), weights.size());
+  if (packed->data() == nullptr) return nullptr;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    pack_at(weights.subspan(i, 1), *packed, i, pool);
   return packed;
 }
 
@@ -263,7 +321,7 @@ void ReferenceBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   pool.parallel_for(n, [&](std::size_t output, std::size_t) {
     for (std::size_t token = 0; token < args.tokens; ++token) {
       const float* x = args.x + token * stride_or(args.x_stride, k);
-      double sum = any_product(weight, output, x);
+      double sum = any_product(weight, 0, output, x);
       if (args.bias != nullptr) sum += static_cast<double>(args.bias[output]);
       float& y = args.y[token * stride_or(args.y_stride, n) + output];
       y = static_cast<float>(args.accumulate ? sum + static_cast<double>(y) : sum);
@@ -314,8 +372,40 @@ void ReferenceBackend::silu_mul(const SiluMulArgs& args, ThreadPool& pool) const
     float* out = args.out + token * stride_or(args.out_stride, args.dim);
     for (std::size_t i = 0; i < args.dim; ++i) {
       const double g = static_cast<double>(gate[i]);
-      out[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
+      out[i] = static_cast<float>(silu(g) * static_cast<double>(up[i]));
     }
+  });
+}
+
+void ReferenceBackend::route(const RouteArgs& args, ThreadPool& pool) const {
+  pool.parallel_for(args.tokens, [&](std::size_t token, std::size_t) { route_row(args, token); });
+}
+
+void ReferenceBackend::expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const {
+  const std::size_t hidden = args.gate->k();
+  const std::size_t inner = args.gate->n();
+  pool.parallel_for(args.tokens * args.top_k, [&](std::size_t row, std::size_t) {
+    const float* x = args.x + row / args.top_k * stride_or(args.x_stride, hidden);
+    const auto expert = static_cast<std::size_t>(args.ids[row]);
+    for (std::size_t i = 0; i < inner; ++i) {
+      const double gate = static_cast<float>(any_product(*args.gate, expert, i, x));
+      const double up = static_cast<float>(any_product(*args.up, expert, i, x));
+      args.inner[row * inner + i] = static_cast<float>(silu(gate) * up);
+    }
+  });
+  pool.parallel_for(args.tokens * hidden, [&](std::size_t task, std::size_t) {
+    const std::size_t token = task / hidden;
+    float& y = args.y[token * stride_or(args.y_stride, hidden) + task % hidden];
+    double sum = static_cast<double>(y);
+    // Rank by rank: sums in double have room for any order.
+    for (std::size_t row = token * args.top_k; row < (token + 1) * args.top_k; ++row) {
+      sum += static_cast<double>(args.weights[row]) *
+             any_product(*args.down,
+                         static_cast<std::size_t>(args.ids[row]),
+                         task % hidden,
+                         args.inner + row * inner);
+    }
+    y = static_cast<float>(sum);
   });
 }
 

@@ -19,12 +19,17 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,
                                          WeightFormat store) const override;
+  [[nodiscard]] std::unique_ptr<PackedWeight> pack_stack(std::span<const MatrixView> weights,
+                                                         WeightFormat store,
+                                                         ThreadPool& pool) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;
   void head_norm(const HeadNormArgs& args, ThreadPool& pool) const override;
   void rope(const RopeArgs& args, ThreadPool& pool) const override;
   void silu_mul(const SiluMulArgs& args, ThreadPool& pool) const override;
+  void route(const RouteArgs& args, ThreadPool& pool) const override;
+  void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const override;
   void write_kv(const WriteKvArgs& args, ThreadPool& pool) const override;
   void attention(const AttentionArgs& args, ThreadPool& pool) const override;
   [[nodiscard]] LogSoftmaxStats log_softmax_stats(std::span<const float> logits) const override;

@@ -19,7 +19,7 @@
 namespace tandem::golden {
 namespace {
 
-constexpr const char* kModels[] = {"llama", "llama-tied", "mistral", "qwen2", "qwen3"};
+constexpr const char* kModels[] = {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "qwen3_moe"};
 
 struct DTypeRow {
   const char* name;

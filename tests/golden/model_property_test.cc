@@ -99,6 +99,9 @@ const std::string kConfigs[] = {
     config_of("Qwen3ForCausalLM",
               R"(,"tie_word_embeddings":true,"use_sliding_window":true,"sliding_window":9,
                  "max_window_layers":1,"rope_scaling":{"type":"yarn","factor":4})"),
+    config_of("Qwen3MoeForCausalLM",
+              R"(,"num_experts":7,"num_experts_per_tok":3,"moe_intermediate_size":23,
+                 "mlp_only_layers":[1],"tie_word_embeddings":true)"),
 };
 
 std::unique_ptr<model::Model> dummy(const ConfigFolder& folder,
@@ -239,8 +242,9 @@ TEST(ModelProperty, MemoryPlanIsWhatIsHeld) {
   EXPECT_LT(bytes(model::Quantization::kInt4WeightOnly128), int8 * 8 / 10);
 }
 
-TEST(ModelProperty, ForwardAllocatesNothing) {
-  const ConfigFolder folder(kConfigs[2]);
+void check_no_allocation(const std::string& config) {
+  SCOPED_TRACE(config);
+  const ConfigFolder folder(config);
   for (const kernels::Family family : kernels::available_families()) {
     SCOPED_TRACE(kernels::family_name(family));
     kernels::ThreadPool pool(2);
@@ -266,6 +270,11 @@ TEST(ModelProperty, ForwardAllocatesNothing) {
     ASSERT_TRUE(model->logits(rows, output).ok());
     EXPECT_EQ(allocation_count.load(), before);
   }
+}
+
+TEST(ModelProperty, ForwardAllocatesNothing) {
+  check_no_allocation(kConfigs[2]);
+  check_no_allocation(kConfigs[3]);
 }
 
 }  // namespace

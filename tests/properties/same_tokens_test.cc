@@ -9,7 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -22,6 +26,8 @@ constexpr std::uint64_t kSeed = 20240817;
 /// How a run is served. Defaults are the reference: nothing shared, nothing split.
 struct Serving {
   const char* name = "";
+  /// The shipped model; else a folder with a config.json, for random weights.
+  std::string config_folder{};
   std::size_t threads = 1;
   std::int32_t page_size = 16;
   std::int32_t chunk = -1;
@@ -40,7 +46,7 @@ struct Serving {
   model::Quantization quantization = model::Quantization::kNone;
 };
 
-/// The shipped model and an engine on it.
+/// A model and an engine on it.
 class Server {
  public:
   explicit Server(const Serving& setup) : pool_(setup.threads) {
@@ -48,7 +54,8 @@ class Server {
     const kernels::Backend* backend = kernels::select(setup.family, &reason);
     TANDEM_CHECK(backend != nullptr, reason);
     model::LoadOptions load;
-    load.folder = TANDEM_SOURCE_DIR "/assets/demo-model";
+    load.dummy_weights = !setup.config_folder.empty();
+    load.folder = load.dummy_weights ? setup.config_folder : TANDEM_SOURCE_DIR "/assets/demo-model";
     load.dtype = setup.dtype;
     load.quantization = setup.quantization;
     load.backend = backend;
@@ -217,6 +224,27 @@ TEST(SameTokensSpecial, WithEveryQuantization) {
     SCOPED_TRACE(model::quantization_name(quantization));
     expect_same_in_company({.name = "quantized", .quantization = quantization}, kRequests / 8);
   }
+}
+
+/// A mixture of experts: 2 of 12 in each of two layers of three.
+TEST(SameTokensSpecial, WithExpertsInEveryQuantization) {
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "tandem_same_tokens_XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::ofstream(folder + "/config.json") << R"({"architectures":["Qwen3MoeForCausalLM"],
+    "vocab_size":2048,"hidden_size":64,"intermediate_size":96,"num_hidden_layers":3,
+    "num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"max_position_embeddings":1024,
+    "num_experts":12,"num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,
+    "mlp_only_layers":[1],"torch_dtype":"bfloat16","eos_token_id":2})";
+  for (const auto quantization : {model::Quantization::kNone,
+                                  model::Quantization::kInt8WeightOnly,
+                                  model::Quantization::kInt4WeightOnly128,
+                                  model::Quantization::kW8A8Int8}) {
+    SCOPED_TRACE(model::quantization_name(quantization));
+    expect_same_in_company(
+        {.name = "experts", .config_folder = folder, .quantization = quantization}, kRequests / 2);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SameTokensSpecial, ThroughRetraction) {

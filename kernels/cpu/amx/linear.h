@@ -46,7 +46,7 @@ class AmxLinear {
         sums_(block.scratch + kPackedFloats) {}
 
   void run_all() {
-    round_rows();
+    if (!block_.packed) round_rows();
     std::size_t panel = block_.panel_begin;
     for (; panel + 2 <= block_.panel_end; panel += 2)
       run_panels<2>(panel);
@@ -57,7 +57,7 @@ class AmxLinear {
   /// x to bf16 [rows][padded_k], zeros behind k.
   void round_rows() {
     for (std::size_t row = 0; row < block_.rows; ++row) {
-      const float* from = block_.x + row * block_.x_stride;
+      const float* from = Linear<V>::x_row(block_, row);
       std::byte* to = x_ + row * padded_k_ * 2;
       std::size_t i = 0;
       for (; i + 16 <= block_.k; i += 16)

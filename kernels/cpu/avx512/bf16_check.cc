@@ -54,7 +54,11 @@ bool bf16_pairs_as_documented() {
                        .y = y[i],
                        .y_stride = kPanel,
                        .accumulate = false,
-                       .scratch = aligned});
+                       .scratch = aligned,
+                       .packed = false,
+                       .x_rows = nullptr,
+                       .y_rows = nullptr,
+                       .row_scale = nullptr});
     }
     if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;
   }

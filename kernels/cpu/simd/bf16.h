@@ -28,7 +28,7 @@ struct Bf16Tile {
       const std::size_t rows = Linear<V>::group_rows(block.rows - row);
       std::uint32_t* to = words_of(block) + row * pairs;
       for (std::size_t r = 0; r < rows; ++r) {
-        round_row(block.x + (row + r) * block.x_stride, block.k, rounded);
+        round_row(Linear<V>::x_row(block, row + r), block.k, rounded);
         for (std::size_t pair = 0; pair < pairs; ++pair)
           __builtin_memcpy(to + pair * rows + r, rounded + pair * 4, sizeof(*to));
       }

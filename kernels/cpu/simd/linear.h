@@ -95,10 +95,18 @@ struct Linear {
     }
   }
 
-  /// Adds bias and the old y, stores the lanes that exist.
+  /// Row `row` of x.
+  static const float* x_row(const LinearBlock& block, std::size_t row) {
+    if (block.x_rows != nullptr) row = static_cast<std::size_t>(block.x_rows[row]);
+    return block.x + row * block.x_stride;
+  }
+
+  /// Scales, adds bias and the old y, stores the lanes that exist.
   static void finish(const LinearBlock& block, std::size_t row, std::size_t panel, Vec sum) {
     const std::size_t column = panel * kPanel;
     const std::size_t count = block.n - column < kPanel ? block.n - column : kPanel;
+    if (block.row_scale != nullptr) sum = V::mul(sum, V::broadcast(block.row_scale[row]));
+    if (block.y_rows != nullptr) row = static_cast<std::size_t>(block.y_rows[row]);
     float* y = block.y + row * block.y_stride + column;
     if (count == kPanel) {
       if (block.bias != nullptr) sum = V::add(sum, V::load(block.bias + column));
@@ -176,7 +184,7 @@ struct Linear {
       const std::size_t rows = group_rows(block.rows - row);
       float* to = block.scratch + row * block.k;
       for (std::size_t r = 0; r < rows; ++r) {
-        const float* from = block.x + (row + r) * block.x_stride;
+        const float* from = x_row(block, row + r);
         for (std::size_t i = 0; i < block.k; ++i)
           to[i * rows + r] = from[i];
       }
@@ -217,7 +225,7 @@ struct Linear {
   template <class T>
   static void run_tiles(const LinearBlock& block) {
     if (block.rows == 0) return;
-    T::pack(block);
+    if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
     if (block.rows <= 3) {
       panel = run_narrow<T>(block, panel);

@@ -196,7 +196,7 @@ struct Int4Tile {
       const std::size_t rows = Linear<V>::group_rows(block.rows - row);
       float* to = block.scratch + kPackedFloats + row * groups;
       for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = block.x + (row + r) * block.x_stride;
+        const float* x = Linear<V>::x_row(block, row + r);
         for (std::size_t g = 0; g < groups; ++g)
           to[g * rows + r] = group_sum(x + g * kInt4Group, count_of(block, g));
       }
@@ -337,7 +337,7 @@ struct Int8DynamicTile {
       const std::size_t rows = Linear<V>::group_rows(block.rows - row);
       std::uint32_t* to = words_of(block) + row * words;
       for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = block.x + (row + r) * block.x_stride;
+        const float* x = Linear<V>::x_row(block, row + r);
         scales[row + r] = Quantize<V>::int8_scale(x, block.k);
         Quantize<V>::to_int8(x, block.k, scales[row + r], bytes);
         for (std::size_t i = block.k; i < words * 4; ++i)

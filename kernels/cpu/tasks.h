@@ -1,0 +1,62 @@
+// How ops are cut into tasks for the pool. For portable files only (see simd/table.h).
+#pragma once
+
+#include "kernels/api/thread_pool.h"
+#include "kernels/cpu/simd/table.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace tandem::kernels::cpu {
+
+// Work below which waking another thread costs more than it saves, in elements touched or in
+// multiply-adds.
+inline constexpr std::size_t kElementsPerTask = 16 * 1024;
+inline constexpr std::size_t kMacsPerTask = 256 * 1024;
+// Tasks per thread, so that a thread that lost its core does not hold the others up for long.
+inline constexpr std::size_t kTasksPerThread = 4;
+// Up to so many rows a product takes the time of reading its weight, and every stream that is begun
+// costs some of it: fewer tasks then (4 a thread took 1 to 4 % longer, with experts 12 %).
+inline constexpr std::size_t kFewRows = 8;
+inline constexpr std::size_t kTasksPerThreadOfFewRows = 2;
+
+/// Tasks that a large product is cut into, with `rows` rows for each panel.
+inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {
+  if (pool.thread_count() == 1) return 1;
+  return pool.thread_count() * (rows <= kFewRows ? kTasksPerThreadOfFewRows : kTasksPerThread);
+}
+
+/// fn(row) for all rows, in tasks of at least kElementsPerTask elements.
+template <class Fn>
+void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, Fn fn) {
+  const std::size_t most = pool.thread_count() * kTasksPerThread;
+  const std::size_t tasks =
+      std::clamp<std::size_t>(rows * elements_per_row / kElementsPerTask, 1, most);
+  pool.parallel_for(tasks, [&](std::size_t task, std::size_t) {
+    const std::size_t end = rows * (task + 1) / tasks;
+    for (std::size_t row = rows * task / tasks; row < end; ++row)
+      fn(row);
+  });
+}
+
+/// How many rows of x one task packs: as many as fit, in whole register tiles.
+inline std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_step) {
+  constexpr std::size_t kMostRows = 192;
+  const std::size_t fit =
+      std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(k, 1), 1, kMostRows);
+  const std::size_t whole = fit >= row_step ? fit / row_step * row_step : fit;
+  return std::min(whole, tokens);
+}
+
+/// Panels for one task of a product in `parts` parts, each with `macs` multiply-adds over all
+/// panels.
+inline std::size_t panel_step(std::size_t most_tasks,
+                              std::size_t parts,
+                              std::size_t macs,
+                              std::size_t panels) {
+  const std::size_t wanted = std::min((most_tasks + parts - 1) / parts, macs / kMacsPerTask + 1);
+  const std::size_t even = (panels + wanted - 1) / wanted;
+  return (even + 3) / 4 * 4;
+}
+
+}  // namespace tandem::kernels::cpu
