@@ -40,8 +40,7 @@ std::vector<float> run(const Backend& backend,
 
 float round_activation(const Backend& backend, DType dtype, float x) {
   // The one documented rounding of activations: these families multiply bf16 by bf16.
-  const bool rounds = backend.family() == Family::kAmx || backend.family() == Family::kAvx512Bf16;
-  return rounds && dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
+  return testing::rounds_inputs(backend) && dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
 // |error| of a chain of k roundings: k 2^-24 times the sum of magnitudes; two more for bias and

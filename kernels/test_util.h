@@ -69,6 +69,11 @@ inline std::vector<const Backend*> vector_backends() {
   return backends;
 }
 
+/// Whether products with bf16 weights round their inputs to bf16.
+inline bool rounds_inputs(const Backend& backend) {
+  return backend.family() == Family::kAmx || backend.family() == Family::kAvx512Bf16;
+}
+
 inline const Backend& reference() {
   return *select(Family::kReference, nullptr);
 }

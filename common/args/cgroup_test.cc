@@ -9,14 +9,15 @@ namespace tandem::args {
 namespace {
 
 class Cgroups : public testing::Test {
+ public:
+  ~Cgroups() override { std::filesystem::remove_all(mount_); }
+
  protected:
   Cgroups() {
     std::string pattern = (std::filesystem::temp_directory_path() / "cgroups-XXXXXX").string();
     EXPECT_NE(mkdtemp(pattern.data()), nullptr);
     mount_ = pattern;
   }
-
-  ~Cgroups() override { std::filesystem::remove_all(mount_); }
 
   void put(const std::string& file, const std::string& text) const {
     const std::filesystem::path path = mount_ + "/" + file;

@@ -21,10 +21,10 @@ struct Row {
 };
 
 inline const std::vector<Row>& rows() {
-  const Program kP = Program::kPrefill;
-  const Program kD = Program::kDecode;
-  const Program kR = Program::kRouter;
-  const Program kB = Program::kBootstrap;
+  constexpr Program kP = Program::kPrefill;
+  constexpr Program kD = Program::kDecode;
+  constexpr Program kR = Program::kRouter;
+  constexpr Program kB = Program::kBootstrap;
   const std::vector<std::string> prefill_role = {"--disaggregation-mode", "prefill"};
   const std::vector<std::string> decode_role = {"--disaggregation-mode", "decode"};
   const std::vector<std::string> pd = {"--pd-disaggregation"};

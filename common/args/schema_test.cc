@@ -31,7 +31,7 @@ std::string shared(const std::string& name) {
          "/arguments/" + name;
 }
 
-#define REQUIRE_SHARED(name) \
+#define TANDEM_REQUIRE_SHARED(name) \
   if (!std::filesystem::exists(shared(name))) GTEST_SKIP() << "skipped: ../shared is not here"
 
 /// A scalar of the schema as JSON: quoted ones are text, plain ones numbers, booleans or null where
@@ -188,7 +188,7 @@ std::map<std::string, std::string> differences(const Entry& entry, const YAML::N
 }
 
 TEST(Schema, DescriptionIsTheSchemaFieldByField) {
-  REQUIRE_SHARED("schema.yaml");
+  TANDEM_REQUIRE_SHARED("schema.yaml");
   const YAML::Node schema = YAML::LoadFile(shared("schema.yaml"));
   Arguments args;
   const Registry registry(args);
@@ -254,7 +254,7 @@ TEST(Schema, UnbuiltArgumentsAreRefusedByNameOnExactlyTheirServices) {
 }
 
 TEST(Schema, HelpListsEveryName) {
-  REQUIRE_SHARED("schema.yaml");
+  TANDEM_REQUIRE_SHARED("schema.yaml");
   const YAML::Node schema = YAML::LoadFile(shared("schema.yaml"));
   const std::map<Program, std::set<std::string>> services = {
       {Program::kRouter, {"router"}},
@@ -277,7 +277,7 @@ TEST(Schema, HelpListsEveryName) {
 }
 
 TEST(Schema, ExampleCommands) {
-  REQUIRE_SHARED("example_commands.yaml");
+  TANDEM_REQUIRE_SHARED("example_commands.yaml");
   const YAML::Node examples = YAML::LoadFile(shared("example_commands.yaml"));
   // What each command of the documents does in this build; "" runs.
   const std::string tp = "argument --tensor-parallel-size: ";
@@ -328,7 +328,7 @@ TEST(Schema, ExampleCommands) {
 }
 
 TEST(Schema, ExampleFragments) {
-  REQUIRE_SHARED("example_commands.yaml");
+  TANDEM_REQUIRE_SHARED("example_commands.yaml");
   const YAML::Node examples = YAML::LoadFile(shared("example_commands.yaml"));
   std::size_t fragments = 0;
   for (const YAML::Node& fragment : examples["fragments"]) {

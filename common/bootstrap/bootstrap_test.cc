@@ -23,22 +23,22 @@ class BootstrapTest : public ::testing::Test {
   void SetUp() override { restart({}); }
 
   void restart(BootstrapOptions options, std::uint16_t port = 0) {
-    server.reset();
+    server_.reset();
     options.registry.lease = seconds(3);
     options.metrics = true;
-    server = std::make_unique<BootstrapServer>(options);
-    const auto bound = server->start("127.0.0.1", port);
+    server_ = std::make_unique<BootstrapServer>(options);
+    const auto bound = server_->start("127.0.0.1", port);
     ASSERT_TRUE(bound.ok()) << bound.status().message();
-    http_port = *bound;
-    client.address = "127.0.0.1:" + std::to_string(http_port);
-    client.connect_timeout = seconds(20);
+    http_port_ = *bound;
+    client_.address = "127.0.0.1:" + std::to_string(http_port_);
+    client_.connect_timeout = seconds(20);
   }
 
   http::Response call(const std::string& method, const std::string& path, std::string body = {}) {
     http::ClientRequest request;
     request.method = method;
     request.host = "127.0.0.1";
-    request.port = http_port;
+    request.port = http_port_;
     request.path = path;
     request.headers = {{"content-type", "application/json"}};
     request.body = std::move(body);
@@ -52,13 +52,13 @@ class BootstrapTest : public ::testing::Test {
     request.set_role(role);
     std::promise<Result<v1::ResolveReply>> promise;
     rpc::resolve_members(
-        client, request, [&](Result<v1::ResolveReply> r) { promise.set_value(std::move(r)); });
+        client_, request, [&](Result<v1::ResolveReply> r) { promise.set_value(std::move(r)); });
     return promise.get_future().get();
   }
 
-  std::unique_ptr<BootstrapServer> server;
-  std::uint16_t http_port = 0;
-  rpc::ClientOptions client;
+  std::unique_ptr<BootstrapServer> server_;
+  std::uint16_t http_port_ = 0;
+  rpc::ClientOptions client_;
 };
 
 v1::MemberRow make_row(std::uint64_t incarnation) {
@@ -196,7 +196,7 @@ TEST_F(BootstrapTest, RoomsOfDpRanks) {
 
 TEST_F(BootstrapTest, RegistrationShowsEverywhere) {
   EXPECT_EQ(resolve(v1::ROLE_PREFILL).status().code(), Code::kNotFound);
-  auto registration = rpc::keep_registered(client, {make_row(7)});
+  auto registration = rpc::keep_registered(client_, {make_row(7)});
   ASSERT_TRUE(eventually([&] { return registration->state().ok(); }));
   const auto reply = resolve(v1::ROLE_PREFILL);
   ASSERT_TRUE(reply.ok()) << reply.status().message();
@@ -214,7 +214,7 @@ TEST_F(BootstrapTest, WatchersSeeChangesAndSurviveARestart) {
   std::mutex mutex;
   std::map<std::uint64_t, std::uint64_t> members;  // incarnation -> revision
   int full_count = 0;
-  auto watch = rpc::watch_members(client, v1::ROLE_PREFILL, [&](v1::MembershipDelta&& delta) {
+  auto watch = rpc::watch_members(client_, v1::ROLE_PREFILL, [&](v1::MembershipDelta&& delta) {
     const std::lock_guard lock(mutex);
     if (delta.full()) {
       ++full_count;
@@ -235,13 +235,13 @@ TEST_F(BootstrapTest, WatchersSeeChangesAndSurviveARestart) {
     });
   };
   ASSERT_TRUE(knows({}));
-  auto first = rpc::keep_registered(client, {make_row(7)});
+  auto first = rpc::keep_registered(client_, {make_row(7)});
   ASSERT_TRUE(knows({7}));
-  auto second = rpc::keep_registered(client, {make_row(8)});  // the process restarted
+  auto second = rpc::keep_registered(client_, {make_row(8)});  // the process restarted
   ASSERT_TRUE(knows({8}));
   ASSERT_TRUE(eventually([&] { return first->state().code() == Code::kFailedPrecondition; }));
   first.reset();
-  restart({}, http_port);
+  restart({}, http_port_);
   ASSERT_TRUE(eventually([&] {
     const std::lock_guard lock(mutex);
     return full_count >= 2;
@@ -251,7 +251,7 @@ TEST_F(BootstrapTest, WatchersSeeChangesAndSurviveARestart) {
 
 TEST_F(BootstrapTest, PortInUseNamesTheFlag) {
   BootstrapServer other({});
-  const auto bound = other.start("127.0.0.1", http_port);
+  const auto bound = other.start("127.0.0.1", http_port_);
   ASSERT_FALSE(bound.ok());
   EXPECT_NE(bound.status().message().find("--disaggregation-bootstrap-port"), std::string::npos)
       << bound.status().message();

@@ -254,14 +254,15 @@ TEST(Template, DamagedTemplatesDoNotCrash) {
 }
 
 class LoadTemplate : public testing::Test {
+ public:
+  ~LoadTemplate() override { std::filesystem::remove_all(folder_); }
+
  protected:
   LoadTemplate()
       : folder_(std::filesystem::path(testing::TempDir()) /
                 ("tandem_chat_test_" + std::to_string(::getpid()))) {
     std::filesystem::create_directories(folder_);
   }
-
-  ~LoadTemplate() override { std::filesystem::remove_all(folder_); }
 
   void write(const char* name, const std::string& text) const {
     std::ofstream(folder_ / name) << text;

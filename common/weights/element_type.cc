@@ -58,7 +58,7 @@ std::optional<ElementType> parse_element_type(std::string_view name) {
 }
 
 std::string_view element_type_names() {
-  static const std::string names = [] {
+  static const std::string kNames = [] {
     std::string all;
     for (const Row& row : kRows) {
       if (!all.empty()) all += ", ";
@@ -66,7 +66,7 @@ std::string_view element_type_names() {
     }
     return all;
   }();
-  return names;
+  return kNames;
 }
 
 }  // namespace tandem::weights

@@ -62,28 +62,28 @@ bool parse_family(std::string_view name, Family* family) {
 }
 
 const Backend* select(Family requested, std::string* reason) {
-  static const ReferenceBackend reference;
-  static const CpuBackend generic(Family::kGeneric, CpuBackend::kNumerics, cpu::generic_kernels());
+  static const ReferenceBackend kReference;
+  static const CpuBackend kGeneric(Family::kGeneric, CpuBackend::kNumerics, cpu::generic_kernels());
   if (requested == Family::kAuto) requested = available_families().back();
-  if (requested == Family::kReference) return &reference;
-  if (requested == Family::kGeneric) return &generic;
+  if (requested == Family::kReference) return &kReference;
+  if (requested == Family::kGeneric) return &kGeneric;
 #if defined(TANDEM_KERNELS_X86)
-  static const CpuBackend avx2(Family::kAvx2, CpuBackend::kNumerics, cpu::avx2_kernels());
+  static const CpuBackend kAvx2(Family::kAvx2, CpuBackend::kNumerics, cpu::avx2_kernels());
   const cpu::Features& have = cpu::features();
-  static const CpuBackend avx512(
+  static const CpuBackend kAvx512(
       Family::kAvx512,
       CpuBackend::kNumerics,
       have.avx512_vnni ? cpu::avx512_vnni_kernels() : cpu::avx512_kernels());
-  if (requested == Family::kAvx2 && have.avx2) return &avx2;
-  if (requested == Family::kAvx512 && have.avx512) return &avx512;
+  if (requested == Family::kAvx2 && have.avx2) return &kAvx2;
+  if (requested == Family::kAvx512 && have.avx512) return &kAvx512;
   if (requested == Family::kAvx512Bf16 && have.avx512_bf16) {
-    static const CpuBackend bf16(
+    static const CpuBackend kBf16(
         Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
-    return &bf16;
+    return &kBf16;
   }
   if (requested == Family::kAmx && have.amx) {
-    static const CpuBackend amx(Family::kAmx, cpu::kAmxNumerics, cpu::amx_kernels());
-    return &amx;
+    static const CpuBackend kAmx(Family::kAmx, cpu::kAmxNumerics, cpu::amx_kernels());
+    return &kAmx;
   }
 #endif
   if (reason != nullptr) *reason = missing(requested);

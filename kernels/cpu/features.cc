@@ -74,8 +74,8 @@ Features detect() {
 }  // namespace
 
 const Features& features() {
-  static const Features found = detect();
-  return found;
+  static const Features kFound = detect();
+  return kFound;
 }
 
 }  // namespace tandem::kernels::cpu

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer knows it by this name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tandem::fuzz::feed_yaml({data, size});
   return 0;
