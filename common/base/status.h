@@ -87,7 +87,7 @@ class [[nodiscard]] Result {
  public:
   using ValueType = T;
 
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a function can return either
   Result(Status status) : state_(std::in_place_index<0>, std::move(status)) {
     TANDEM_CHECK(!std::get<0>(state_).ok(), "Result built from an ok Status");
   }
@@ -96,7 +96,7 @@ class [[nodiscard]] Result {
             class = std::enable_if_t<std::is_constructible_v<T, U&&> &&
                                      !std::is_same_v<std::remove_cvref_t<U>, Status> &&
                                      !std::is_same_v<std::remove_cvref_t<U>, Result>>>
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a function can return either
   Result(U&& value) : state_(std::in_place_index<1>, std::forward<U>(value)) {}
 
   [[nodiscard]] bool ok() const { return state_.index() == 1; }

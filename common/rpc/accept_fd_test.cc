@@ -165,7 +165,7 @@ TEST(AcceptFd, ShutdownWithLiveConnections) {
 TEST(AcceptFd, PeersThatVanishOrTalkNonsense) {
   auto worker = echo_worker(1);
   auto server = portless_server(worker);
-  const char* const kFirstBytes[] = {
+  static constexpr const char* kFirstBytes[] = {
       "", kPreface, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ngarbage garbage garbage"};
   for (int round = 0; round < 30; ++round) {
     int pair[2];

@@ -65,7 +65,7 @@ class FakeHandler final : public GenerationHandler {
 };
 
 class GenerationTest : public ::testing::Test {
- protected:
+ public:
   std::shared_ptr<FakeHandler> handler = std::make_shared<FakeHandler>();
   std::unique_ptr<Server> server = testing::start_server({make_generation_service(handler)});
   std::shared_ptr<grpc::Channel> channel =

@@ -51,7 +51,7 @@ v1::PairMessage hello(std::uint64_t incarnation) {
 }
 
 class PairTest : public ::testing::Test {
- protected:
+ public:
   std::shared_ptr<FakeSide> prefill = std::make_shared<FakeSide>();
   std::shared_ptr<FakeSide> decode = std::make_shared<FakeSide>();
   std::unique_ptr<Server> server = start_server({make_pair_service(prefill)});

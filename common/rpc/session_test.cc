@@ -28,7 +28,7 @@ using testing::start_server;
 using testing::WorkerNotes;
 
 class SessionTest : public ::testing::Test {
- protected:
+ public:
   std::shared_ptr<FakeWorker> worker = std::make_shared<FakeWorker>();
   std::shared_ptr<FakeRouter> router = std::make_shared<FakeRouter>();
   std::unique_ptr<Server> server = start_server({make_session_service(worker)});

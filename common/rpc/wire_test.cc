@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <limits>
 
 namespace tandem::rpc {
@@ -111,7 +112,8 @@ TEST(Wire, EventKeepsLogprobBits) {
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->tokens, sent.tokens);
   ASSERT_EQ(got->logprobs.size(), 2U);
-  EXPECT_EQ(std::memcmp(&*got->logprobs[0].logprob, &odd, sizeof(odd)), 0);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(*got->logprobs[0].logprob),
+            std::bit_cast<std::uint32_t>(odd));
   EXPECT_EQ(got->logprobs[0].top, sent.logprobs[0].top);
   EXPECT_EQ(got->logprobs[1].logprob, sent.logprobs[1].logprob);
   ASSERT_EQ(got->prompt_logprobs.size(), 1U);

@@ -79,7 +79,7 @@ Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::u
   if (size == 0) return file;
   if (mode == ReadMode::kMmap) {
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (address == MAP_FAILED) {  // NOLINT
+    if (address == MAP_FAILED) {  // NOLINT: a C macro with a cast in it
       return resource_exhausted(
           fmt::format("{}: cannot map {} bytes: {}", path, size, errno_text()));
     }
@@ -100,7 +100,10 @@ Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::u
 
 void FileBytes::release_pages() const {
   // Advice only: where it fails nothing is lost but memory.
-  if (mapped_) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);  // NOLINT
+  if (mapped_)
+    ::madvise(const_cast<std::byte*>(data_),
+              size_,
+              MADV_DONTNEED);  // NOLINT: madvise takes a mutable pointer
 }
 
 FileBytes::~FileBytes() {
