@@ -300,6 +300,7 @@ void Fleet::on_hello(WorkerKey key, rpc::WorkerInfo&& info) {
             {{"worker", worker->address.text()},
              {"role", rpc::role_name(worker->info.role)},
              {"model", worker->info.model.served_model_name}});
+  pairs_differ_ = options_.disaggregated && !all_pairs_fit();
   if (const Status pair = find_pair(); pair.code() == Code::kFailedPrecondition)
     obs::error("pair_does_not_fit", {{"reason", pair.message()}});
   std::vector<FlightAction> actions;
@@ -410,6 +411,7 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
     return check_pair(by_key({p.id})->info, by_key({d.id})->info).ok();
   };
   for (balance::Candidate& p : prefill) {
+    if (!pairs_differ_) break;
     p.usable = p.usable &&
                std::ranges::any_of(decode, [&](const auto& d) { return d.usable && fits(p, d); });
   }
@@ -422,7 +424,7 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
         pair_turns_);
   };
   auto chosen = pick_two();
-  if (chosen.ok() && !fits(prefill[chosen->prefill], decode[chosen->decode])) {
+  if (pairs_differ_ && chosen.ok() && !fits(prefill[chosen->prefill], decode[chosen->decode])) {
     for (balance::Candidate& d : decode)
       d.usable = d.usable && fits(prefill[chosen->prefill], d);
     for (std::size_t i = 0; i < prefill.size(); ++i)

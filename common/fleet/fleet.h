@@ -42,7 +42,7 @@ struct FleetOptions {
   /// A worker whose engine has finished no layer and no idle turn for so long is lost.
   Duration no_progress_timeout = seconds(10);
   Duration request_timeout = seconds(1800);
-  Duration hung_after = seconds(10);
+  Duration hung_after = seconds(15);
   /// -1: no limit; beyond it requests wait, at most queue_size of them.
   std::int32_t max_concurrent_requests = -1;
   std::uint32_t queue_size = 100;
@@ -138,6 +138,7 @@ class Fleet final : public core::Generator {
   void lose(Worker& worker, const Status& why);
   static Status check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& decode);
   [[nodiscard]] Status find_pair() const;
+  [[nodiscard]] bool all_pairs_fit() const;
   [[nodiscard]] Status judge(const Worker& worker, const rpc::WorkerInfo& info) const;
   Worker* by_key(WorkerKey key);
   std::optional<Placement> pick(const core::Request& request, const std::set<WorkerKey>& tried);
@@ -180,7 +181,8 @@ class Fleet final : public core::Generator {
   std::optional<rpc::WorkerInfo> model_of_;  // the first worker's: all others must serve the same
   Time publish_at_;
   Time turn_at_;
-  bool changed_ = true;  // a worker came or went: publish at once
+  bool pairs_differ_ = false;  // some prefill and decode workers do not fit each other
+  bool changed_ = true;        // a worker came or went: publish at once
   std::atomic<bool> draining_{false};
   // Guards published_: written once per turn, read by health checks and info routes at their own
   // times.

@@ -66,6 +66,16 @@ Status Fleet::check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& 
   return {};
 }
 
+bool Fleet::all_pairs_fit() const {
+  const rpc::WorkerInfo* first = nullptr;
+  for (const auto& [number, worker] : workers_) {
+    if (worker.state != State::kUp) continue;
+    if (first == nullptr) first = &worker.info;
+    if (!check_pair(*first, worker.info).ok()) return false;
+  }
+  return true;
+}
+
 /// Whether some prefill and some decode worker that are up can be linked.
 Status Fleet::find_pair() const {
   Status why = unavailable("no prefill worker is up, or no decode worker");
