@@ -106,7 +106,7 @@ struct Row {
 
 // Lengths around the block of 256 positions; head sizes around the vector; groups of 1 to 40 heads.
 const std::vector<Row>& rows() {
-  static const std::vector<Row> table = {
+  static const std::vector<Row> kTable = {
       {"one token",
        {.heads = 2, .kv = {.page_size = 1, .kv_heads = 2, .head_dim = 16, .lengths = {1}}}},
       {"mha",
@@ -176,7 +176,7 @@ const std::vector<Row>& rows() {
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 64, .lengths = {300}},
         .magnitude = 12.0F}},
   };
-  return table;
+  return kTable;
 }
 
 TEST(Attention, MatchesTheReference) {
