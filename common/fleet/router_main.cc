@@ -103,10 +103,8 @@ LocalWorkerSpec local_spec(const args::Arguments& args, rpc::Role role, std::uin
     std::erase_if(spec.argv, [](const std::string& word) {
       return word.starts_with("--mem-fraction-static");
     });
-    if (args.is_explicit("mem_fraction_static")) {
-      spec.argv.push_back(
-          fmt::format("--mem-fraction-static={}", args.kv_cache.mem_fraction_static / sharers));
-    }
+    spec.argv.push_back(
+        fmt::format("--mem-fraction-static={}", args.kv_cache.mem_fraction_static / sharers));
   }
   return spec;
 }

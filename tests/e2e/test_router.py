@@ -2,9 +2,12 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
+
+import pytest
 
 from conftest import BIN, DEMO_MODEL, SLOW, events, generate, greedy, http, wait_for
 
@@ -76,6 +79,15 @@ def test_a_lost_bootstrap_service_stops_nothing(cluster):
     for _ in range(3):
         assert len(generate(router.url, text="hello", sampling_params=greedy(8))["output_ids"]) == 8
     assert "event=bootstrap_unavailable" in decode.text()
+
+
+@pytest.mark.parametrize("words,whole", [((), 0.0), (("--mem-fraction-static", "0.6"), 0.6)])
+def test_local_workers_share_the_memory(words, whole):
+    out = subprocess.run([BIN / "router", "--dp", "3", "--model-path", DEMO_MODEL, *words, "--dry-run"],
+                         capture_output=True, text=True, timeout=60 * SLOW, check=True).stdout
+    shares = [float(x) for x in re.findall(r"--mem-fraction-static=(\S+)", out)]
+    assert len(shares) == 3 and sum(shares) <= 1, out
+    assert not whole or sum(shares) == pytest.approx(whole)
 
 
 def test_a_missing_model_folder_is_told_once(tmp_path):
