@@ -195,8 +195,7 @@ void Job::send(std::string out) {
 
 // A slow client gets fewer and larger pieces: what waits for it is bounded by its own output.
 void Job::hold(Running& running, Delta&& delta) {
-  Delta& held = running.held;
-  running.has_held = true;
+  Delta& held = running.held ? *running.held : running.held.emplace();
   held.text += delta.text;
   held.token_count += delta.token_count;
   held.logprobs.insert(held.logprobs.end(),
@@ -213,8 +212,9 @@ void Job::tell_held() {
 std::string Job::take_held() {
   std::string out;
   for (Running& running : running_) {
-    if (!std::exchange(running.has_held, false)) continue;
-    format_->delta(running.sequence, std::exchange(running.held, {}), &out);
+    if (!running.held) continue;
+    format_->delta(running.sequence, *running.held, &out);
+    running.held.reset();
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,7 @@ class Job : public std::enable_shared_from_this<Job> {
     std::optional<Time> last_token = std::nullopt;
     bool submitted = false;
     /// What came while the client did not keep up, and is still to be told.
-    Delta held = {};
-    bool has_held = false;
+    std::optional<Delta> held = std::nullopt;
   };
 
   void on_event(std::size_t index, core::TokenEvent&& event);
