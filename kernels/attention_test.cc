@@ -171,6 +171,30 @@ const std::vector<Row>& rows() {
       {"largest head",
        {.heads = 2,
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = kMaxHeadDim, .lengths = {20}}}},
+      {"many kv heads bf16",
+       {.heads = 16,
+        .kv = {.page_size = 1,
+               .kv_heads = 8,
+               .head_dim = 32,
+               .dtype = DType::kBf16,
+               .lengths = {290, 31}}}},
+      {"more rows than a tile",
+       {.heads = 36,
+        .kv = {.page_size = 16,
+               .kv_heads = 12,
+               .head_dim = 48,
+               .dtype = DType::kBf16,
+               .lengths = {263}}}},
+      {"five kv heads",
+       {.heads = 25, .kv = {.page_size = 6, .kv_heads = 5, .head_dim = 16, .lengths = {70, 5}}}},
+      {"window over kv heads",
+       {.heads = 12,
+        .kv = {.page_size = 32,
+               .kv_heads = 3,
+               .head_dim = 64,
+               .dtype = DType::kBf16,
+               .lengths = {400}},
+        .window = 101}},
       {"peaked scores",
        {.heads = 2,
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 64, .lengths = {300}},
@@ -267,6 +291,43 @@ TEST(Attention, RowsAreTheSameBitsInEveryBatch) {
   }
 }
 
+// Decode goes through the kv heads in another order than prefill does, by pages and by positions.
+TEST(Attention, ATokenAloneHasTheBitsOfItsChunk) {
+  ThreadPool one(1);
+  ThreadPool two(2);
+  ThreadPool three(3);
+  for (const Row& row : rows()) {
+    for (const Backend* backend : testing::vector_backends()) {
+      if (slow(*backend)) continue;
+      for (const std::size_t page_size :
+           {std::size_t{1}, row.world.kv.page_size, std::size_t{64}}) {
+        SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())) +
+                     " page size " + std::to_string(page_size));
+        World world = row.world;
+        world.kv.page_size = page_size;
+        const Filled filled(world);
+        filled.write(*backend, one);
+        const std::vector<float> whole = filled.attend(*backend, filled.all(), one);
+        std::vector<std::size_t> last;
+        for (std::size_t i = 0; i < filled.sequence.size(); ++i) {
+          const bool ends = i + 1 == filled.sequence.size() || filled.position[i + 1] == 0;
+          if (ends) last.push_back(i);
+          if (!ends && i % 37 != 0) continue;
+          ASSERT_TRUE(same_bits(filled.attend(*backend, {i}, one), pick(whole, {i}, filled.row())))
+              << i;
+          ASSERT_TRUE(
+              same_bits(filled.attend(*backend, {i}, three), pick(whole, {i}, filled.row())))
+              << i;
+        }
+        for (ThreadPool* threads : {&one, &two, &three}) {
+          ASSERT_TRUE(
+              same_bits(filled.attend(*backend, last, *threads), pick(whole, last, filled.row())));
+        }
+      }
+    }
+  }
+}
+
 TEST(Attention, PageSizeDoesNotChangeBits) {
   ThreadPool threads(2);
   for (const Row& row : rows()) {
@@ -292,7 +353,7 @@ TEST(Attention, PageSizeDoesNotChangeBits) {
 TEST(Attention, NeverReadsWhatARowDoesNotSee) {
   ThreadPool threads(1);
   const World world{.heads = 4,
-                    .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 32, .lengths = {64}}};
+                    .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {64}}};
   std::vector<const Backend*> backends = testing::vector_backends();
   backends.push_back(&testing::reference());
   for (const Backend* backend : backends) {
@@ -312,6 +373,8 @@ TEST(Attention, NeverReadsWhatARowDoesNotSee) {
                        .kv = partial.pool.layer()},
                       threads);
     EXPECT_TRUE(same_bits(partial.attend(*backend, index, threads), want));
+    EXPECT_TRUE(
+        same_bits(partial.attend(*backend, {20}, threads), pick(want, {20}, partial.row())));
   }
 }
 

@@ -16,22 +16,51 @@ std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
 }
 
-// Query heads of one tile and tokens of one tile. A batch where hardly any neighbours share a
-// sequence (decode) gets one token a tile, for the sake of balance.
+// What one tile of attention takes: tokens, kv heads, and query heads of each of these.
 struct TileShape {
-  std::size_t heads;
   std::size_t tokens;
+  std::size_t kv_heads;
+  std::size_t heads;
 };
 
-TileShape tile_shape(const AttentionArgs& args) {
+// Whether tasks of these sizes leave threads idle at the end: the longest one, or one more each for
+// some.
+bool uneven(const RaggedTokens& batch, std::size_t columns, std::size_t threads) {
+  std::size_t total = 0;
+  std::size_t longest = 0;
+  for (std::size_t t = 0; t < batch.tokens; ++t) {
+    const auto size = static_cast<std::size_t>(batch.position[t]) + 1;
+    total += size;
+    longest = std::max(longest, size);
+  }
+  const std::size_t tasks = batch.tokens * columns;
+  const std::size_t rounds = (tasks + threads - 1) / threads;
+  // In units of 1 / columns of a token's heads.
+  const std::size_t time = std::max(longest, rounds * total / batch.tokens);
+  return time * threads * 10 > total * columns * 11;
+}
+
+// A batch where hardly any neighbours share a sequence (decode) gets one token a tile, with as many
+// kv heads as leave all threads at work: memory is faster the more of them are read together.
+TileShape tile_shape(const AttentionArgs& args, std::size_t threads) {
   const std::size_t group = args.heads / args.kv.kv_heads;
   const std::size_t heads = std::min(group, cpu::kTileRows);
   std::size_t neighbours = 0;
   for (std::size_t t = 1; t < args.batch.tokens; ++t) {
     neighbours += args.batch.sequence[t] == args.batch.sequence[t - 1] ? 1U : 0U;
   }
-  const bool decode = neighbours * 2 < args.batch.tokens;
-  return {.heads = heads, .tokens = decode ? 1 : std::max<std::size_t>(1, cpu::kTileRows / heads)};
+  if (neighbours * 2 >= args.batch.tokens)
+    return {
+        .tokens = std::max<std::size_t>(1, cpu::kTileRows / heads), .kv_heads = 1, .heads = heads};
+  if (heads < group) return {.tokens = 1, .kv_heads = 1, .heads = heads};
+  std::size_t kv_heads = std::min(args.kv.kv_heads, cpu::kTileRows / heads);
+  while (kv_heads > 1) {
+    const std::size_t columns = (args.kv.kv_heads + kv_heads - 1) / kv_heads;
+    if (columns * args.batch.tokens >= threads * cpu::kTasksPerThread) break;
+    if (!uneven(args.batch, columns, threads)) break;
+    kv_heads = (kv_heads + 1) / 2;
+  }
+  return {.tokens = 1, .kv_heads = kv_heads, .heads = heads};
 }
 
 }  // namespace
@@ -178,9 +207,9 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
   if (args.batch.tokens == 0 || args.heads == 0) return;
   const std::size_t dense = args.heads * kv.head_dim;
   const std::size_t group = args.heads / kv.kv_heads;
-  const TileShape shape = tile_shape(args);
+  const TileShape shape = tile_shape(args, pool.thread_count());
   const std::size_t head_tiles = (group + shape.heads - 1) / shape.heads;
-  const std::size_t columns = kv.kv_heads * head_tiles;
+  const std::size_t columns = (kv.kv_heads + shape.kv_heads - 1) / shape.kv_heads * head_tiles;
   const std::size_t token_tiles = (args.batch.tokens + shape.tokens - 1) / shape.tokens;
 
   pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
@@ -188,7 +217,7 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
     // a big one.
     const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;
     const std::size_t last = std::min(first + shape.tokens, args.batch.tokens);
-    const std::size_t kv_head = task % columns / head_tiles;
+    const std::size_t kv_head = task % columns / head_tiles * shape.kv_heads;
     const std::size_t head_in_group = task % columns % head_tiles * shape.heads;
     const std::size_t head = kv_head * group + head_in_group;
     for (std::size_t begin = first; begin < last;) {
@@ -196,6 +225,7 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
       std::size_t end = begin + 1;
       while (end < last && args.batch.sequence[end] == sequence)
         ++end;
+      const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
       kernels_.attention(
           {.q = args.q + begin * stride_or(args.q_stride, dense) + head * kv.head_dim,
            .q_stride = stride_or(args.q_stride, dense),
@@ -204,11 +234,13 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
            .position = args.batch.position + begin,
            .tokens = end - begin,
            .heads = std::min(shape.heads, group - head_in_group),
+           .kv_heads = std::min(shape.kv_heads, kv.kv_heads - kv_head),
            .pages = args.batch.sequences[sequence].pages,
            .keys = kv_head_base(kv, kv_head),
+           .kv_head_stride = kv.page_size * row_bytes,
            .value_offset = kv.layer_bytes() / 2,
            .page_stride_bytes = kv.page_stride_bytes,
-           .row_bytes = kv.head_dim * dtype_bytes(kv.dtype),
+           .row_bytes = row_bytes,
            .page_size = kv.page_size,
            .head_dim = kv.head_dim,
            .dtype = kv.dtype,

@@ -1,4 +1,5 @@
-// Causal attention of up to kTileRows query rows over the paged keys of one kv head.
+// Causal attention of up to kTileRows query rows over the paged keys of one kv head, or of one
+// token over those of several.
 //
 // The arithmetic of one row, whatever tile it is in (this order is part of the numerics family):
 //   for each block of 256 absolute positions that the row sees any of:
@@ -13,6 +14,8 @@
 // sides. m, l and the merge are as above. Rows only share loads: a tile of 4 rows x 4 keys reads
 // each key once for 4 rows. Keys that a row does not see never enter its sums (not even times zero:
 // the memory behind them may hold NaN). Bound: decode reads K and V once; prefill is bound by FMAs.
+// Memory is fast only along runs of some KiB, and the keys of one head in a page are far from those
+// in the next: a token's tile takes many heads and goes through them a few positions at a time.
 #pragma once
 
 #include "kernels/cpu/simd/rows.h"
@@ -31,9 +34,19 @@ class Attention {
  private:
   using Vec = typename V::Vec;
 
-  /// Positions between a prefetch and its use: some hundred nanoseconds of work for two rows. Also
-  /// into the next block.
+  /// Positions between a prefetch and its use by several tokens: some hundred nanoseconds of work
+  /// for two rows. Also into the next block.
   static constexpr std::size_t kAhead = 64;
+
+  /// Positions that a token's heads go through in turn, at most and at least.
+  static constexpr std::size_t kStrideMost = 64;
+  static constexpr std::size_t kStrideLeast = 16;
+
+  /// Bytes between a prefetch and its use by one token, where a stride fills a page: the next
+  /// stride at least, which the hardware is about to follow.
+  static constexpr std::size_t kAheadBytesInPages = 4 * 1024;
+  /// Where it does not, memory needs longer, and these go to the second level.
+  static constexpr std::size_t kAheadBytesOfPages = 32 * 1024;
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = kKeyBlock + 16;
@@ -45,7 +58,7 @@ class Attention {
 
   explicit Attention(const AttentionTile& tile)
       : tile_(tile),
-        rows_(tile.tokens * tile.heads),
+        rows_(tile.tokens * tile.kv_heads * tile.heads),
         dim_(tile.head_dim),
         padded_dim_((tile.head_dim + 31) / 32 * 32) {
     // Largest: 3 * 32 * 512 + 32 * 272 floats + 336 pointers and 32 * 784 halves, under 320 KiB of
@@ -56,8 +69,17 @@ class Attention {
     part_ = merged_ + kTileRows * padded_dim_;
     scores_ = part_ + kTileRows * padded_dim_;
     keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kScoreStride);
-    q_pairs_ = reinterpret_cast<std::byte*>(keys_ + kKeyBlock + kAhead + 16);
+    ahead_ = keys_ + kKeyBlock + kAhead + 16;
+    q_pairs_ = reinterpret_cast<std::byte*>(ahead_ + kKeyBlock + 16);
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
+    stride_ = kStrideLeast;
+    while (stride_ < tile.page_size && stride_ < kStrideMost)
+      stride_ *= 2;
+    by_head_ = tile.page_size >= stride_;
+    const std::size_t bytes = by_head_ ? kAheadBytesInPages : kAheadBytesOfPages;
+    units_ahead_ = (bytes + stride_ * tile.row_bytes - 1) / (stride_ * tile.row_bytes);
+    for (std::size_t j = 0; j < kKeyBlock + 16; ++j)
+      ahead_[j] = tile.keys;
   }
 
   /// Whether this dtype goes by pairs.
@@ -80,14 +102,23 @@ class Attention {
                            last - base < kKeyBlock ? last - base : kKeyBlock};
       find_keys(base,
                 {block.begin, last - base < kKeyBlock + kAhead ? last - base : kKeyBlock + kAhead});
-      if (!started) prefetch_rows(block.begin, kAhead);
+      if (tile_.tokens == 1) {
+        score_in_turn<D>(block, !started);
+      } else {
+        ask_for_positions(block, 0);
+        score_head<D>({0, rows_}, 0, block);
+      }
       started = true;
-      score_block<D>(block);
       for (std::size_t row = 0; row < rows_; ++row)
         seen_[row] = clip(visible_[row], base);
       for (std::size_t row = 0; row < rows_; ++row)
         softmax_row<D>(row);
-      sum_values<D>();
+      if (tile_.tokens == 1) {
+        sum_in_turn<D>(block);
+      } else {
+        ask_for_positions(block, tile_.value_offset);
+        sum_head<D>({0, rows_}, 0, {0, kKeyBlock});
+      }
       for (std::size_t row = 0; row < rows_; ++row)
         merge_row(row);
     }
@@ -101,10 +132,15 @@ class Attention {
     return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
   }
 
+  static Range overlap(Range a, Range b) {
+    return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+  }
+
   void load_queries() {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
-      const std::size_t token = row / tile_.heads;
-      const float* q = tile_.q + token * tile_.q_stride + row % tile_.heads * dim_;
+      const std::size_t token = row / heads;
+      const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
       float* to = q_ + row * padded_dim_;
       for (std::size_t i = 0; i < padded_dim_; ++i)
         to[i] = i < dim_ ? q[i] : 0.0F;
@@ -145,53 +181,125 @@ class Attention {
       keys_[j] = keys_[block.end - 1];
   }
 
+  /// Keys of the block, a stride of positions after another for each head in turn. `first`: nothing
+  /// was asked for before.
   template <DType D>
-  void score_block(Range block) {
-    std::size_t row = 0;
-    for (; row + 3 <= rows_; row += 4)
-      score_rows<D, 4, 4>(row, block);
-    if (row + 2 == rows_) {
-      score_rows<D, 2, 8>(row, block);
-    } else if (row + 1 == rows_) {
-      score_rows<D, 1, 16>(row, block);
-    }
-  }
-
-  /// Pages end the strides that the hardware follows, so the first rows of a tile ask for the keys
-  /// and values that come next: values, too, while keys are scored, since these have nothing to
-  /// wait for afterwards.
-  void prefetch_rows(std::size_t first, std::size_t count) const {
-    for (std::size_t j = first; j < first + count && j < known_; ++j) {
-      for (std::size_t at = 0; at < tile_.row_bytes; at += 64) {
-        __builtin_prefetch(keys_[j] + at);
-        __builtin_prefetch(keys_[j] + tile_.value_offset + at, 0, 2);
+  void score_in_turn(Range block, bool first) {
+    const std::size_t units = strides(block.end) * tile_.kv_heads;
+    std::size_t unit = block.begin / stride_ * tile_.kv_heads;
+    if (first) {
+      for (std::size_t i = 0; i < units_ahead_ && unit + i < units; ++i) {
+        ask_for_unit(block, 0, unit + i);
+        for (std::size_t j = 0; j < stride_; ++j) {
+          for (std::size_t at = 0; at < tile_.row_bytes; at += 64)
+            ask<1>(ahead_ + j, at);
+        }
       }
     }
+    for (; unit < units; ++unit) {
+      ask_for_unit(block, unit / tile_.kv_heads * stride_, unit + units_ahead_);
+      const std::size_t head = unit % tile_.kv_heads;
+      score_head<D>(rows_of(head), head * tile_.kv_head_stride, positions_of(block, unit));
+    }
   }
 
-  /// R rows x C keys at a time, R * C = 16 sums.
-  template <DType D, int R, int C>
-  void score_rows(std::size_t row, Range block) {
+  /// As score_in_turn, of the values.
+  template <DType D>
+  void sum_in_turn(Range block) {
+    const std::size_t units = strides(block.end) * tile_.kv_heads;
+    for (std::size_t unit = block.begin / stride_ * tile_.kv_heads; unit < units; ++unit) {
+      ask_for_unit(block, unit / tile_.kv_heads * stride_, units + unit + units_ahead_);
+      const std::size_t head = unit % tile_.kv_heads;
+      sum_head<D>(rows_of(head), head * tile_.kv_head_stride, positions_of(block, unit));
+    }
+  }
+
+  [[nodiscard]] std::size_t strides(std::size_t end) const { return (end + stride_ - 1) / stride_; }
+
+  /// Rows of one kv head of a token.
+  [[nodiscard]] Range rows_of(std::size_t head) const {
+    return {head * tile_.heads, (head + 1) * tile_.heads};
+  }
+
+  /// Positions of the block in the unit's stride.
+  [[nodiscard]] Range positions_of(Range block, std::size_t unit) const {
+    return overlap(block, {unit / tile_.kv_heads * stride_, (unit / tile_.kv_heads + 1) * stride_});
+  }
+
+  template <DType D>
+  void score_head(Range rows, std::size_t offset, Range positions) {
+    std::size_t row = rows.begin;
+    if (row + 3 <= rows.end) {
+      score_rows<D, 4, 4, true>(row, rows.end, offset, positions);
+      row += 4;
+    } else if (row + 2 == rows.end) {
+      return score_rows<D, 2, 8, true>(row, rows.end, offset, positions);
+    } else {
+      return score_rows<D, 1, 16, true>(row, rows.end, offset, positions);
+    }
+    for (; row + 3 <= rows.end; row += 4)
+      score_rows<D, 4, 4, false>(row, rows.end, offset, positions);
+    if (row + 2 == rows.end) {
+      score_rows<D, 2, 8, false>(row, rows.end, offset, positions);
+    } else if (row + 1 == rows.end) {
+      score_rows<D, 1, 16, false>(row, rows.end, offset, positions);
+    }
+  }
+
+  /// Pages end the strides that the hardware follows, so the first rows of a tile ask for what
+  /// comes next, a line for each that they read: many at once would fill the queue of misses, and
+  /// nothing would be computed until they are there.
+  ///
+  /// For positions from `first` on: a unit of this block's keys, or, numbered behind these, of its
+  /// values, or behind those of the next block's keys. Rows come in the order of memory: by head
+  /// where a stride fills a page, and else by position.
+  void ask_for_unit(Range block, std::size_t first, std::size_t unit) {
+    const std::size_t units = strides(block.end) * tile_.kv_heads;
+    const std::size_t offset = unit >= units && unit < 2 * units ? tile_.value_offset : 0;
+    // Where a block follows, this one is whole: the next one's units go on from its last.
+    const std::size_t at = unit < units ? unit : unit - units;
+    const std::size_t from = at / tile_.kv_heads * stride_;
+    const std::size_t head = at % tile_.kv_heads;
+    for (std::size_t i = 0; i < stride_; ++i) {
+      const std::size_t row = head * stride_ + i;
+      const std::size_t position = from + (by_head_ ? i : row / tile_.kv_heads);
+      const std::size_t in = by_head_ ? head : row % tile_.kv_heads;
+      ahead_[first + i] = position < known_ ? keys_[position] + offset + in * tile_.kv_head_stride
+                                            : keys_[known_ - 1];
+    }
+  }
+
+  void ask_for_positions(Range block, std::size_t offset) {
+    for (std::size_t j = block.begin; j < block.end; ++j)
+      ahead_[j] = (j + kAhead < known_ ? keys_[j + kAhead] : keys_[known_ - 1]) + offset;
+  }
+
+  /// R rows (of which those below `end` count) x C keys at a time, R * C = 16 sums. `offset`: from
+  /// the keys_ to this head's.
+  template <DType D, int R, int C, bool kAsk>
+  void score_rows(std::size_t row, std::size_t end, std::size_t offset, Range block) {
     constexpr auto kKeys = static_cast<std::size_t>(C);
     const Vec scale = V::broadcast(tile_.scale);
     for (std::size_t j = block.begin; j < block.end; j += kKeys) {
-      if (row == 0) prefetch_rows(j + kAhead, kKeys);
       Vec sums[16];
-      dot16<D, R, C>(q_ + row * padded_dim_, keys_ + j, sums);
+      dot16<D, R, C, kAsk>(q_ + row * padded_dim_, j, offset, sums);
       alignas(64) float out[16];
       V::store(out, V::mul(V::sum16(sums), scale));
       // Scores behind the end lie in the row's padding, where softmax_row() overwrites them.
-      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < rows_; ++r)
+      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < end; ++r)
         __builtin_memcpy(
             scores_ + (row + r) * kScoreStride + j, out + r * kKeys, C * sizeof(float));
     }
   }
 
-  template <DType D, int R, int C>
+  template <DType D, int R, int C, bool kAsk>
   inline __attribute__((always_inline)) void dot16(const float* q,
-                                                   const std::byte* const* keys,
+                                                   std::size_t position,
+                                                   std::size_t offset,
                                                    Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
+    const std::byte* const* keys = keys_ + position;
+    const std::byte* const* ahead = ahead_ + position;
     Vec acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -202,15 +310,20 @@ class Attention {
     std::size_t i = 0;
     if constexpr (kPairs<D>) {
       const std::byte* pairs = q_pairs_ + (q - q_) * 2;
-      for (; i + 32 <= dim_; i += 32)
-        dot_pairs<R, C>(pairs + i * 2, keys, i * 2, 32, acc);
-      if (i < dim_) dot_pairs<R, C>(pairs + i * 2, keys, i * 2, dim_ - i, acc);
+      for (; i + 32 <= dim_; i += 32) {
+        if constexpr (kAsk) ask<C>(ahead, i * 2);
+        dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, 32, acc);
+      }
+      if (i < dim_) dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, dim_ - i, acc);
       i = dim_;
     }
     for (; i + 16 <= dim_; i += 16) {
+      if constexpr (kAsk) {
+        if (i * kBytes % 64 == 0) ask<C>(ahead, i * kBytes);
+      }
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
-        const Vec key = Rows<V>::template load_as<D>(keys[c] + i * kBytes);
+        const Vec key = Rows<V>::template load_as<D>(keys[c] + offset + i * kBytes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
           acc[r][c] =
@@ -223,7 +336,7 @@ class Attention {
       // memory.
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
-        const Vec key = Rows<V>::template load_part_as<D>(keys[c] + i * kBytes, dim_ - i);
+        const Vec key = Rows<V>::template load_part_as<D>(keys[c] + offset + i * kBytes, dim_ - i);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
           acc[r][c] =
@@ -236,6 +349,21 @@ class Attention {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c)
         sums[r * C + c] = acc[r][c];
+    }
+  }
+
+  /// For the line at byte `at` of the rows that C positions ask for.
+  template <int C>
+  inline __attribute__((always_inline)) void ask(const std::byte* const* ahead,
+                                                 std::size_t at) const {
+    if (by_head_) {
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c)
+        __builtin_prefetch(ahead[c] + at);
+    } else {
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c)
+        __builtin_prefetch(ahead[c] + at, 0, 2);
     }
   }
 
@@ -297,96 +425,105 @@ class Attention {
   }
 
   template <DType D>
-  void sum_values() {
-    std::size_t row = 0;
+  void sum_head(Range rows, std::size_t offset, Range positions) {
+    std::size_t row = rows.begin;
     if constexpr (kPairs<D>) {
-      for (; row + 4 <= rows_; row += 4)
-        sum_pair_rows<4, 2>(row);
-      if (row + 2 <= rows_) {
-        sum_pair_rows<2, 4>(row);
+      for (; row + 4 <= rows.end; row += 4)
+        sum_pair_rows<4, 2>(row, row == rows.begin, offset, positions);
+      if (row + 2 <= rows.end) {
+        sum_pair_rows<2, 4>(row, row == rows.begin, offset, positions);
         row += 2;
       }
-      if (row < rows_) sum_row_pairs(row, seen_[row]);
+      if (row < rows.end) {
+        sum_row_pairs(row, row == rows.begin, offset, overlap(seen_[row], positions));
+      }
       return;
     }
-    for (; row + 4 <= rows_; row += 4)
-      sum_rows<D, 4, V::kValueChunks>(row);
-    if (row + 2 <= rows_) {
-      sum_rows<D, 2, V::kValueChunksTwoRows>(row);
+    for (; row + 4 <= rows.end; row += 4)
+      sum_rows<D, 4, V::kValueChunks>(row, row == rows.begin, offset, positions);
+    if (row + 2 <= rows.end) {
+      sum_rows<D, 2, V::kValueChunksTwoRows>(row, row == rows.begin, offset, positions);
       row += 2;
     }
-    if (row < rows_) sum_keys<D, 1, V::kValueChunksOneRow>(row, seen_[row]);
+    if (row < rows.end) {
+      sum_keys<D, 1, V::kValueChunksOneRow>(
+          row, row == rows.begin, offset, overlap(seen_[row], positions));
+    }
   }
 
   /// R rows share the positions that all of them see; what only some see comes before or after.
   template <DType D, int R, int C>
-  void sum_rows(std::size_t row) {
+  void sum_rows(std::size_t row, bool asks, std::size_t offset, Range positions) {
     constexpr auto kRows = static_cast<std::size_t>(R);
-    Range common = seen_[row];
-    for (std::size_t r = 1; r < kRows; ++r) {
-      const Range seen = seen_[row + r];
-      common.begin = seen.begin > common.begin ? seen.begin : common.begin;
-      common.end = seen.end < common.end ? seen.end : common.end;
+    Range seen[kRows];
+    Range common = positions;
+    for (std::size_t r = 0; r < kRows; ++r) {
+      seen[r] = overlap(seen_[row + r], positions);
+      common = overlap(common, seen[r]);
     }
     if (common.begin >= common.end) {
-      for (std::size_t r = row; r < row + kRows; ++r)
-        sum_keys<D, 1, V::kValueChunksOneRow>(r, seen_[r]);
+      for (std::size_t r = 0; r < kRows; ++r)
+        sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, seen[r]);
       return;
     }
-    for (std::size_t r = row; r < row + kRows; ++r) {
-      sum_keys<D, 1, V::kValueChunksOneRow>(r, {seen_[r].begin, common.begin});
-    }
-    sum_keys<D, R, C>(row, common);
-    for (std::size_t r = row; r < row + kRows; ++r) {
-      sum_keys<D, 1, V::kValueChunksOneRow>(r, {common.end, seen_[r].end});
-    }
+    for (std::size_t r = 0; r < kRows; ++r)
+      sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, {seen[r].begin, common.begin});
+    sum_keys<D, R, C>(row, asks, offset, common);
+    for (std::size_t r = 0; r < kRows; ++r)
+      sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, {common.end, seen[r].end});
   }
 
-  /// As sum_rows, by pairs: shared are the pairs that all rows see whole.
+  /// As sum_rows, by pairs: shared are the pairs that all rows see whole. Positions are whole
+  /// pairs, too.
   template <int R, int C>
-  void sum_pair_rows(std::size_t row) {
+  void sum_pair_rows(std::size_t row, bool asks, std::size_t offset, Range positions) {
     constexpr auto kRows = static_cast<std::size_t>(R);
+    Range seen[kRows];
     Range common = {0, kKeyBlock};
-    for (std::size_t r = row; r < row + kRows; ++r) {
-      const std::size_t begin = (seen_[r].begin + 1) / 2 * 2;
-      const std::size_t end = seen_[r].end / 2 * 2;
-      common.begin = begin > common.begin ? begin : common.begin;
-      common.end = end < common.end ? end : common.end;
+    for (std::size_t r = 0; r < kRows; ++r) {
+      seen[r] = overlap(seen_[row + r], positions);
+      common = overlap(common, {(seen[r].begin + 1) / 2 * 2, seen[r].end / 2 * 2});
     }
     if (common.begin >= common.end) {
-      for (std::size_t r = row; r < row + kRows; ++r)
-        sum_row_pairs(r, seen_[r]);
+      for (std::size_t r = 0; r < kRows; ++r)
+        sum_row_pairs(row + r, false, offset, seen[r]);
       return;
     }
-    for (std::size_t r = row; r < row + kRows; ++r)
-      sum_row_pairs(r, {seen_[r].begin, common.begin});
+    for (std::size_t r = 0; r < kRows; ++r)
+      sum_row_pairs(row + r, false, offset, {seen[r].begin, common.begin});
     std::size_t at = 0;
     constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
     for (; at + kWidth <= dim_; at += kWidth)
-      sum_pair_chunk<R, C>(row, common, at);
+      sum_pair_chunk<R, C>(row, asks, offset, common, at);
     for (; at < dim_; at += 32)
-      sum_pair_chunk<R, 1>(row, common, at);
-    for (std::size_t r = row; r < row + kRows; ++r)
-      sum_row_pairs(r, {common.end, seen_[r].end});
+      sum_pair_chunk<R, 1>(row, asks, offset, common, at);
+    for (std::size_t r = 0; r < kRows; ++r)
+      sum_row_pairs(row + r, false, offset, {common.end, seen[r].end});
   }
 
   /// One row over `keys`, whose ends may halve a pair.
-  void sum_row_pairs(std::size_t row, Range keys) {
+  void sum_row_pairs(std::size_t row, bool asks, std::size_t offset, Range keys) {
     if (keys.begin >= keys.end) return;
     std::size_t at = 0;
     for (; at + 128 <= dim_; at += 128)
-      sum_pair_chunk<1, 4>(row, keys, at);
+      sum_pair_chunk<1, 4>(row, asks, offset, keys, at);
     for (; at < dim_; at += 32)
-      sum_pair_chunk<1, 1>(row, keys, at);
+      sum_pair_chunk<1, 1>(row, asks, offset, keys, at);
   }
 
   /// R rows, C times 32 dimensions of the values from `at` on. Of 32 dimensions, the two vectors of
   /// part_ hold what V::interleave made neighbours.
   template <int R, int C>
-  void sum_pair_chunk(std::size_t row, Range keys, std::size_t at) {
+  void sum_pair_chunk(std::size_t row, bool asks, std::size_t offset, Range keys, std::size_t at) {
+    if (asks) return sum_pair_chunk<R, C, true>(row, offset, keys, at);
+    sum_pair_chunk<R, C, false>(row, offset, keys, at);
+  }
+
+  template <int R, int C, bool kAsk>
+  void sum_pair_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
     float* part = part_ + row * padded_dim_ + at;
     const std::byte* weights = weights_ + row * kScoreStride * 2;
-    const std::size_t offset = tile_.value_offset + at * 2;
+    const std::size_t offset = head_offset + tile_.value_offset + at * 2;
     const std::size_t count = dim_ - at;
     Vec acc[R][2 * C];
 #pragma GCC unroll 8
@@ -400,8 +537,14 @@ class Attention {
       add_pair<R, C>(nullptr, keys_[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
-    for (; j + 2 <= keys.end; j += 2)
+    for (; j + 2 <= keys.end; j += 2) {
+      if constexpr (kAsk) {
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c)
+          ask<2>(ahead_ + j, at * 2 + static_cast<std::size_t>(c) * 64);
+      }
       add_pair<R, C>(keys_[j] + offset, keys_[j + 1] + offset, weights + j * 2, count, acc);
+    }
     if (j < keys.end) add_pair<R, C>(keys_[j] + offset, nullptr, weights + j * 2, count, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -443,24 +586,25 @@ class Attention {
   }
 
   template <DType D, int R, int C>
-  void sum_keys(std::size_t row, Range keys) {
+  void sum_keys(std::size_t row, bool asks, std::size_t offset, Range keys) {
     if (keys.begin >= keys.end) return;
     constexpr auto kWidth = static_cast<std::size_t>(C) * 16;
     std::size_t i = 0;
     for (; i + kWidth <= dim_; i += kWidth)
-      sum_chunk<D, R, C, false>(row, keys, i);
+      asks ? sum_chunk<D, R, C, false, true>(row, offset, keys, i)
+           : sum_chunk<D, R, C, false, false>(row, offset, keys, i);
     for (; i + 16 <= dim_; i += 16)
-      sum_chunk<D, R, 1, false>(row, keys, i);
-    if (i < dim_) sum_chunk<D, R, 1, true>(row, keys, i);
+      sum_chunk<D, R, 1, false, false>(row, offset, keys, i);
+    if (i < dim_) sum_chunk<D, R, 1, true, false>(row, offset, keys, i);
   }
 
   /// R rows, C vectors of the value rows from dimension `at` on.
-  template <DType D, int R, int C, bool kPart>
-  void sum_chunk(std::size_t row, Range keys, std::size_t at) {
+  template <DType D, int R, int C, bool kPart, bool kAsk>
+  void sum_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     float* part = part_ + row * padded_dim_ + at;
     const float* weights = scores_ + row * kScoreStride;
-    const std::size_t offset = tile_.value_offset + at * kBytes;
+    const std::size_t offset = head_offset + tile_.value_offset + at * kBytes;
     Vec acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -473,11 +617,14 @@ class Attention {
       Vec values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
+        const std::size_t line = static_cast<std::size_t>(c) * 16 * kBytes;
+        if constexpr (kAsk) {
+          if (line % 64 == 0) ask<1>(ahead_ + j, at * kBytes + line);
+        }
         if constexpr (kPart) {
           values[c] = Rows<V>::template load_part_as<D>(value, dim_ - at);
         } else {
-          values[c] =
-              Rows<V>::template load_as<D>(value + static_cast<std::size_t>(c) * 16 * kBytes);
+          values[c] = Rows<V>::template load_as<D>(value + line);
         }
       }
 #pragma GCC unroll 8
@@ -524,8 +671,9 @@ class Attention {
 
   template <DType D>
   void store_rows() const {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
-      float* out = tile_.out + row / tile_.heads * tile_.out_stride + row % tile_.heads * dim_;
+      float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
       const float* merged = merged_ + row * padded_dim_;
       const float inverse = 1.0F / sum_[row];
       for (std::size_t i = 0; i < dim_; ++i)
@@ -548,10 +696,14 @@ class Attention {
   float* part_;    // [rows][padded_dim], o
   float* scores_;  // [rows][kKeyBlock]
   const std::byte**
-      keys_;            // [kKeyBlock + kAhead + 16], key row of each position of the block and on
-  std::byte* q_pairs_;  // [rows][padded_dim] bf16
-  std::byte* weights_;  // [rows][kScoreStride] bf16
-  std::size_t known_ = 0;  // end of what is filled in
+      keys_;  // [kKeyBlock + kAhead + 16], key row of each position of the block and on
+  const std::byte** ahead_;      // [kKeyBlock + 16], row that each position asks for
+  std::byte* q_pairs_;           // [rows][padded_dim] bf16
+  std::byte* weights_;           // [rows][kScoreStride] bf16
+  std::size_t known_ = 0;        // end of what is filled in
+  std::size_t stride_ = 0;       // positions of a unit: what one head of one token is computed over
+  std::size_t units_ahead_ = 0;  // between prefetch and use
+  bool by_head_ = true;          // a stride is within a page
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
   bool started_[kTileRows];

@@ -64,7 +64,8 @@ struct RopeHead {
   std::size_t half;
 };
 
-/// Consecutive tokens of one sequence with some heads of one kv head: at most kTileRows rows.
+/// Consecutive tokens of one sequence with some heads of one kv head, or one token with all heads
+/// of several: at most kTileRows rows.
 struct AttentionTile {
   const float* q;  ///< head head_begin of the first token
   std::size_t q_stride;
@@ -72,10 +73,12 @@ struct AttentionTile {
   std::size_t out_stride;
   const std::int32_t* position;  ///< [tokens]
   std::size_t tokens;
-  std::size_t heads;  ///< query heads of this tile, contiguous
+  std::size_t heads;     ///< query heads of each kv head of this tile, contiguous
+  std::size_t kv_heads;  ///< 1, unless tokens is 1
   const std::int32_t* pages;
-  const std::byte* keys;     ///< slot 0 of this kv head in page 0
-  std::size_t value_offset;  ///< bytes from a key row to its value row
+  const std::byte* keys;       ///< slot 0 of the first kv head in page 0
+  std::size_t kv_head_stride;  ///< bytes from one kv head to the next
+  std::size_t value_offset;    ///< bytes from a key row to its value row
   std::size_t page_stride_bytes;
   std::size_t row_bytes;
   std::size_t page_size;
