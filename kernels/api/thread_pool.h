@@ -51,7 +51,8 @@ class ThreadPool {
         callable);
   }
 
-  /// kScratchBytes bytes, 64-byte aligned, that only `worker` may use, and only during one task.
+  /// kScratchBytes bytes, 64-byte aligned, that only `worker` may use, and only in tasks: the next
+  /// one of the same parallel_for finds what it left there.
   [[nodiscard]] std::byte* scratch(std::size_t worker) const;
 
  private:

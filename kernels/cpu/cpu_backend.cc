@@ -104,8 +104,14 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const std::size_t macs = rows * k * panels * cpu::kPanel;
   const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
   const std::size_t columns = (panels + step - 1) / step;
+  // 1 + the block of rows that each worker packed last.
+  std::uint32_t packed[ThreadPool::kMaxThreads];
+  std::fill_n(packed, pool.thread_count(), 0U);
   pool.parallel_for(row_blocks * columns, [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
+    const auto mark = static_cast<std::uint32_t>(task / columns + 1);
+    const bool again = packed[worker] == mark;
+    packed[worker] = mark;
     const std::size_t panel = task % columns * step;
     kernels_.linear({.x = args.x + row * x_stride,
                      .x_stride = x_stride,
@@ -123,7 +129,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
                      .y_stride = y_stride,
                      .accumulate = args.accumulate,
                      .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
-                     .packed = false,
+                     .packed = again,
                      .x_rows = nullptr,
                      .y_rows = nullptr,
                      .row_scale = nullptr});

@@ -61,7 +61,7 @@ class Attention {
         rows_(tile.tokens * tile.kv_heads * tile.heads),
         dim_(tile.head_dim),
         padded_dim_((tile.head_dim + 31) / 32 * 32) {
-    // Largest: 3 * 32 * 512 + 32 * 272 floats + 336 pointers and 32 * 784 halves, under 320 KiB of
+    // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 pointers and 32 * 784 halves, under 320 KiB of
     // the scratch.
     auto* floats = reinterpret_cast<float*>(tile.scratch);
     q_ = floats;

@@ -40,6 +40,7 @@ struct Bf16Tile {
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
                                                          std::size_t row,
                                                          std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const std::size_t pairs = pair_count(block);
     const std::uint32_t* x = words_of(block) + row * pairs;
@@ -47,13 +48,12 @@ struct Bf16Tile {
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
     for (std::size_t pair = 0; pair < pairs; ++pair) {
+      Linear<V>::template ask<R, P>(
+          ahead, pair, block.panel_bytes, weight + pair * 64 + Linear<V>::kAheadBytes);
       Int w[P];
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        const std::byte* from =
-            weight + static_cast<std::size_t>(p) * block.panel_bytes + pair * 64;
-        __builtin_prefetch(from + Linear<V>::kAheadBytes);
-        w[p] = V::int_load(from);
+        w[p] = V::int_load(weight + static_cast<std::size_t>(p) * block.panel_bytes + pair * 64);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {

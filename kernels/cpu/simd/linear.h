@@ -16,24 +16,58 @@ template <class V>
 struct Linear {
   using Vec = typename V::Vec;
 
-  /// Distance of the prefetch of weights: the hardware alone left a few rows at half of the memory
-  /// bandwidth.
+  /// Distance of the prefetch of weights for a few rows: the hardware alone left them at half of
+  /// the memory bandwidth.
   static constexpr std::size_t kAheadBytes = 2048;
+  /// Tiles of more rows than this ask for the panels of the next tile instead.
+  static constexpr int kFewRows = 3;
+  /// As long as two tiles' panels fit into the second level of caches.
+  static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
+
+  /// What a tile of more than kFewRows rows asks for: `step` bytes on from `from` for each line
+  /// that it reads of a panel, and the same in the others. All groups of rows together ask for the
+  /// panels of the next tile: these come from memory while cached ones are multiplied, and not
+  /// before.
+  struct Ahead {
+    const std::byte* from;
+    std::size_t step;
+  };
+
+  /// For P panels' line number `line`, whose first one is at `own`.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask(const Ahead& ahead,
+                                                        std::size_t line,
+                                                        std::size_t panel_bytes,
+                                                        const std::byte* own) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const std::size_t panel = static_cast<std::size_t>(p) * panel_bytes;
+      if constexpr (R <= kFewRows) {
+        __builtin_prefetch(own + panel);
+      } else {
+        __builtin_prefetch(ahead.from + panel + line * ahead.step, 0, 2);
+      }
+    }
+  }
 
   /// sums[r * P + p] over all of k for R packed rows and P panels.
   template <DType D, int R, int P>
-  static inline __attribute__((always_inline)) void tile(
-      const float* x, const std::byte* weight, std::size_t panel_bytes, std::size_t k, Vec* sums) {
+  static inline __attribute__((always_inline)) void tile(const float* x,
+                                                         const std::byte* weight,
+                                                         std::size_t panel_bytes,
+                                                         std::size_t k,
+                                                         const Ahead& ahead,
+                                                         Vec* sums) {
     Vec acc[R][P];
     clear<R, P>(acc);
     if constexpr (D == DType::kBf16) {
       for (std::size_t pair = 0; pair < k / 2; ++pair) {
+        ask<R, P>(ahead, pair, panel_bytes, weight + pair * 64 + kAheadBytes);
         Vec first[P];
         Vec second[P];
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
           const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64;
-          __builtin_prefetch(from + kAheadBytes);
           V::load_pairs(from, &first[p], &second[p]);
         }
         step<R, P>(x + 2 * pair * R, first, acc);
@@ -53,12 +87,12 @@ struct Linear {
     } else {
       constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
       for (std::size_t i = 0; i < k; ++i) {
+        ask<R, P>(ahead, i * kRowBytes / 64, panel_bytes, weight + i * kRowBytes + kAheadBytes);
         Vec w[P];
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
           const std::byte* from =
               weight + static_cast<std::size_t>(p) * panel_bytes + i * kRowBytes;
-          __builtin_prefetch(from + kAheadBytes);
           w[p] = Rows<V>::template load_as<D>(from);
         }
         step<R, P>(x + i * R, w, acc);
@@ -120,9 +154,12 @@ struct Linear {
   }
 
   template <class T, int R, int P>
-  static void run_tile(const LinearBlock& block, std::size_t row, std::size_t panel) {
+  static void run_tile(const LinearBlock& block,
+                       std::size_t row,
+                       std::size_t panel,
+                       const Ahead& ahead) {
     Vec sums[R * P];
-    T::template sums<R, P>(block, row, panel, sums);
+    T::template sums<R, P>(block, row, panel, ahead, sums);
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
         finish(block,
@@ -135,7 +172,8 @@ struct Linear {
 
   /// The largest group of rows that is packed together when `left` remain; must match pack_rows.
   static std::size_t group_rows(std::size_t left) {
-    if (V::kRowStep >= 12 && left >= 12) return 12;
+    // 4 rows have too few chains to hide the latency of each other: 8 and 8 are better.
+    if (V::kRowStep >= 12 && left >= 12 && left != 16) return 12;
     if (V::kRowStep >= 8 && left >= 8) return 8;
     if (V::kRowStep >= 6 && left >= 6) return 6;
     return left < 4 ? left : 4;
@@ -145,25 +183,26 @@ struct Linear {
   static void run_group(const LinearBlock& block,
                         std::size_t rows,
                         std::size_t row,
-                        std::size_t panel) {
+                        std::size_t panel,
+                        const Ahead& ahead) {
     switch (rows) {
       case 12:
-        if constexpr (V::kRowStep >= 12) run_tile<T, 12, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 12) run_tile<T, 12, P>(block, row, panel, ahead);
         return;
       case 8:
-        if constexpr (V::kRowStep >= 8) run_tile<T, 8, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 8) run_tile<T, 8, P>(block, row, panel, ahead);
         return;
       case 6:
-        if constexpr (V::kRowStep >= 6) run_tile<T, 6, P>(block, row, panel);
+        if constexpr (V::kRowStep >= 6) run_tile<T, 6, P>(block, row, panel, ahead);
         return;
       case 4:
-        return run_tile<T, 4, P>(block, row, panel);
+        return run_tile<T, 4, P>(block, row, panel, ahead);
       case 3:
-        return run_tile<T, 3, P>(block, row, panel);
+        return run_tile<T, 3, P>(block, row, panel, ahead);
       case 2:
-        return run_tile<T, 2, P>(block, row, panel);
+        return run_tile<T, 2, P>(block, row, panel, ahead);
       default:
-        return run_tile<T, 1, P>(block, row, panel);
+        return run_tile<T, 1, P>(block, row, panel, ahead);
     }
   }
 
@@ -171,9 +210,19 @@ struct Linear {
   /// for them.
   template <class T, int P>
   static void run_panels(const LinearBlock& block, std::size_t panel) {
-    for (std::size_t row = 0; row < block.rows;) {
+    const std::size_t rest = block.rows % V::kRowStep > kFewRows || block.rows <= kFewRows ? 1 : 0;
+    const std::size_t groups = block.rows / V::kRowStep + rest;
+    const std::size_t bytes = P * block.panel_bytes;
+    const std::byte* next = block.weight + panel * block.panel_bytes;
+    next += bytes <= kPanelsBytesMost ? bytes : kAheadBytes;
+    std::size_t group = 0;
+    for (std::size_t row = 0; row < block.rows; ++group) {
       const std::size_t rows = group_rows(block.rows - row);
-      run_group<T, P>(block, rows, row, panel);
+      const Ahead ahead =
+          bytes <= kPanelsBytesMost
+              ? Ahead{next + group * block.panel_bytes / groups, (63 + groups) / groups}
+              : Ahead{next, 64};
+      run_group<T, P>(block, rows, row, panel, ahead);
       row += rows;
     }
   }
@@ -208,13 +257,13 @@ struct Linear {
     for (; panel + kStep <= block.panel_end; panel += kStep) {
       switch (block.rows) {
         case 1:
-          run_tile<T, 1, kP>(block, 0, panel);
+          run_tile<T, 1, kP>(block, 0, panel, {});
           break;
         case 2:
-          run_tile<T, 2, kP>(block, 0, panel);
+          run_tile<T, 2, kP>(block, 0, panel, {});
           break;
         default:
-          run_tile<T, 3, kP>(block, 0, panel);
+          run_tile<T, 3, kP>(block, 0, panel, {});
           break;
       }
     }
@@ -245,9 +294,10 @@ struct Linear {
     static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
                                                            std::size_t row,
                                                            std::size_t panel,
+                                                           const Ahead& ahead,
                                                            Vec* out) {
       const std::byte* weight = block.weight + panel * block.panel_bytes;
-      tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, out);
+      tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, ahead, out);
     }
   };
 

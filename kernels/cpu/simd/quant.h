@@ -102,8 +102,9 @@ struct Quantize {
   }
 };
 
-/// How far ahead of byte `at` of P panels to prefetch: further on in the panel, or in the one that
-/// takes its place in the next tile. Quantised panels are short enough for that to show.
+/// How far ahead of byte `at` of P panels to prefetch for a few rows: further on in the panel, or
+/// in the one that takes its place in the next tile. Quantised panels are short enough for that to
+/// show.
 template <class V, int P>
 inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
                                                               std::size_t panel_bytes) {
@@ -123,6 +124,7 @@ struct Int8Tile {
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
                                                          std::size_t row,
                                                          std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const float* x = block.scratch + row * block.k;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
@@ -131,7 +133,10 @@ struct Int8Tile {
     const std::size_t quads = block.k / 4;
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
-      load<P>(weight, kInt8HeaderBytes + quad * 64, block.panel_bytes, raw);
+      const std::size_t at = kInt8HeaderBytes + quad * 64;
+      Linear<V>::template ask<R, P>(
+          ahead, quad, block.panel_bytes, weight + at + bytes_ahead<V, P>(at, block.panel_bytes));
+      load<P>(weight, at, block.panel_bytes, raw);
       step<0, R, P>(x + 4 * quad * R, raw, acc);
       step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
       step<2, R, P>(x + (4 * quad + 2) * R, raw, acc);
@@ -161,13 +166,9 @@ struct Int8Tile {
                                                          std::size_t at,
                                                          std::size_t panel_bytes,
                                                          Int (&raw)[P]) {
-    const std::size_t ahead = bytes_ahead<V, P>(at, panel_bytes);
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      const std::byte* from = weight + at + static_cast<std::size_t>(p) * panel_bytes;
-      __builtin_prefetch(from + ahead);
-      raw[p] = V::int_load(from);
-    }
+    for (int p = 0; p < P; ++p)
+      raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
   }
 
   template <int J, int R, int P>
@@ -208,6 +209,7 @@ struct Int4Tile {
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
                                                          std::size_t row,
                                                          std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const std::size_t groups = group_count(block);
     const float* x = block.scratch + row * block.k;
@@ -219,11 +221,13 @@ struct Int4Tile {
       Vec acc[R][P];
       Linear<V>::template clear<R, P>(acc);
       const std::byte* group = weight + g * kInt4GroupBytes;
+      constexpr std::size_t kGroupLines = kInt4GroupBytes / 64;
       chains<R, P>(x + g * kInt4Group * R,
                    group + kInt4HeaderBytes,
                    block.panel_bytes,
                    count_of(block, g),
                    bytes_ahead<V, P>((g + 1) * kInt4GroupBytes, block.panel_bytes),
+                   {ahead.from + g * kGroupLines * ahead.step, ahead.step},
                    acc);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
@@ -266,15 +270,17 @@ struct Int4Tile {
                                                            const std::byte* weight,
                                                            std::size_t panel_bytes,
                                                            std::size_t count,
-                                                           std::size_t ahead,
+                                                           std::size_t own_ahead,
+                                                           const typename Linear<V>::Ahead& ahead,
                                                            Vec (&acc)[R][P]) {
     Int raw[P];
     for (std::size_t eight = 0; eight < count / 8; ++eight) {
-      load<P>(weight + eight * 64, panel_bytes, ahead, raw);
+      Linear<V>::template ask<R, P>(ahead, eight, panel_bytes, weight + eight * 64 + own_ahead);
+      load<P>(weight + eight * 64, panel_bytes, raw);
       steps<8, R, P>(x + eight * 8 * R, raw, acc);
     }
     if (count % 8 == 0) return;
-    load<P>(weight + count / 8 * 64, panel_bytes, ahead, raw);
+    load<P>(weight + count / 8 * 64, panel_bytes, raw);
     const float* rest = x + count / 8 * 8 * R;
     // The same chains one by one: only the last words of odd sizes come here.
     if (count % 8 > 0) step<0, R, P>(rest, raw, acc);
@@ -289,14 +295,10 @@ struct Int4Tile {
   template <int P>
   static inline __attribute__((always_inline)) void load(const std::byte* weight,
                                                          std::size_t panel_bytes,
-                                                         std::size_t ahead,
                                                          Int (&raw)[P]) {
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes;
-      __builtin_prefetch(from + ahead);
-      raw[p] = V::int_load(from);
-    }
+    for (int p = 0; p < P; ++p)
+      raw[p] = V::int_load(weight + static_cast<std::size_t>(p) * panel_bytes);
   }
 
   /// k 0 to N - 1 of a word.
@@ -356,6 +358,7 @@ struct Int8DynamicTile {
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
                                                          std::size_t row,
                                                          std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const std::size_t words = word_count(block);
     const std::uint32_t* x = words_of(block) + row * words;
@@ -371,14 +374,12 @@ struct Int8DynamicTile {
         acc[r][p] = start;
     }
     for (std::size_t word = 0; word < words; ++word) {
+      const std::byte* from = weight + kInt8HeaderBytes + word * 64;
+      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, from + Linear<V>::kAheadBytes);
       Int w[P];
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        const std::byte* from =
-            weight + static_cast<std::size_t>(p) * block.panel_bytes + kInt8HeaderBytes + word * 64;
-        __builtin_prefetch(from + Linear<V>::kAheadBytes);
-        w[p] = V::int_load(from);
-      }
+      for (int p = 0; p < P; ++p)
+        w[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto four = V::bytes_of(x[word * R + static_cast<std::size_t>(r)]);

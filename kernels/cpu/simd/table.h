@@ -40,7 +40,7 @@ struct LinearBlock {
   std::size_t y_stride;
   bool accumulate;
   float* scratch;  ///< kPackedFloats floats, 64-byte aligned
-  bool packed;     ///< scratch holds these rows already: the call before had the same x and k
+  bool packed;     ///< scratch holds these rows already: the call before had the same rows and k
   /// Rows that lie elsewhere (the tokens of an expert): row r of x is row x_rows[r] behind `x`, of
   /// y row y_rows[r] behind `y`. Null: r itself.
   const std::int32_t* x_rows;
