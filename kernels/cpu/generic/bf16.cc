@@ -5,6 +5,7 @@
 #include "kernels/cpu/generic/vec.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
+#include "kernels/cpu/simd/bf16_int4.h"
 
 #include <cstring>
 
@@ -34,6 +35,25 @@ struct EmulatedBf16Vec : GenericVec {
     Int out = int_zero();
     std::memcpy(out.lane, from, count * 2);
     return out;
+  }
+
+  template <int J>
+  static Int nibble_pair(const Int& v) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const auto word = static_cast<std::uint32_t>(v.lane[i]);
+      out.lane[i] =
+          static_cast<std::int32_t>(bf16_of(word >> 4 * J) | bf16_of(word >> (4 * J + 16)) << 16U);
+    }
+    return out;
+  }
+
+  /// bf16 of the lowest, signed, half byte.
+  static std::uint32_t bf16_of(std::uint32_t word) {
+    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits >> 16U;
   }
 
   static void interleave(const Int& a, const Int& b, Int* low, Int* high) {
@@ -67,6 +87,8 @@ struct EmulatedBf16Vec : GenericVec {
 void linear(const LinearBlock& block) {
   if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     Linear<EmulatedBf16Vec>::run_tiles<Bf16Tile<EmulatedBf16Vec>>(block);
+  } else if (block.scheme == WeightScheme::kInt4Group128) {
+    Linear<EmulatedBf16Vec>::run_tiles<Bf16Int4Tile<EmulatedBf16Vec>>(block);
   } else {
     generic_kernels().linear(block);
   }

@@ -3,7 +3,7 @@
 // Layout of panels: kernels/cpu/panels.h. The order of sums of one output, whatever the tile:
 //   kInt8          one chain of FMAs over k of x * q, then times the scale
 //   kInt4Group128  per group one such chain; total = fma(chain, scale, total), then
-//                  total = fma(sum of the group's x, zero, total)
+//                  total = fma(sum of the group's x, zero, total); by pairs: bf16_int4.h
 //   kInt8Dynamic   an exact integer sum, to float, times the output's scale, times the row's
 // q are widened in registers, so that memory holds and moves the small ones only.
 #pragma once
@@ -189,6 +189,15 @@ struct Int4Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static std::size_t group_count(const LinearBlock& block) {
+    return (block.k + kInt4Group - 1) / kInt4Group;
+  }
+
+  static std::size_t count_of(const LinearBlock& block, std::size_t group) {
+    const std::size_t left = block.k - group * kInt4Group;
+    return left < kInt4Group ? left : kInt4Group;
+  }
+
   /// Rows as for floats, and behind them the sums of x per group: [group][rows of the tile].
   static void pack(const LinearBlock& block) {
     Linear<V>::pack_rows(block);
@@ -248,15 +257,6 @@ struct Int4Tile {
   }
 
  private:
-  static std::size_t group_count(const LinearBlock& block) {
-    return (block.k + kInt4Group - 1) / kInt4Group;
-  }
-
-  static std::size_t count_of(const LinearBlock& block, std::size_t group) {
-    const std::size_t left = block.k - group * kInt4Group;
-    return left < kInt4Group ? left : kInt4Group;
-  }
-
   static float group_sum(const float* x, std::size_t count) {
     Vec sum = V::zero();
     for (std::size_t i = 0; i < count; i += 16) {

@@ -1,0 +1,142 @@
+// Y = X W^T for WeightScheme::kInt4Group128 with products of bf16 pairs: half as many instructions
+// to widen and to multiply as with floats.
+//
+// Idea: all 16 values of a weight's q are exact in bf16, and so is every product with a bf16 of x.
+// Of a word with eight q, a shift and a look-up in a table of 16-bit lanes widen two: q[j] and
+// q[j + 4]. So x is packed in these pairs. Order of sums of one output: per group one chain over
+// the pairs, of each word (0, 4), (1, 5), (2, 6), (3, 7), as bf16.h has it; then total = fma(chain,
+// scale, total), then total = fma(sum of the group's x, zero, total). That sum is of the rounded x:
+// the error of rounding x is then that of a product with the weight itself, not with its q.
+#pragma once
+
+#include "kernels/cpu/simd/bf16.h"
+#include "kernels/cpu/simd/quant.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct Bf16Int4Tile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  /// Rows as pairs of bf16: [round_up(k, 8) / 2][rows of the tile], zero behind k; and behind all
+  /// of them the sums of x per group: [group][rows of the tile].
+  static void pack(const LinearBlock& block) {
+    const std::size_t eights = eight_count(block);
+    const std::size_t groups = Int4Tile<V>::group_count(block);
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
+      std::uint32_t* to = words_of(block) + row * eights * 4;
+      float* sums = block.scratch + kPackedFloats + row * groups;
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float* x = Linear<V>::x_row(block, row + r);
+        for (std::size_t g = 0; g < groups; ++g) {
+          const std::size_t begin = g * kInt4Group;
+          sums[g * rows + r] = pack_group(
+              x + begin, Int4Tile<V>::count_of(block, g), to + begin / 2 * rows + r, rows);
+        }
+      }
+      row += rows;
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
+                                                         Vec* out) {
+    constexpr std::size_t kGroupLines = kInt4GroupBytes / 64;
+    const std::size_t groups = Int4Tile<V>::group_count(block);
+    const std::uint32_t* x = words_of(block) + row * eight_count(block) * 4;
+    const float* x_sums = block.scratch + kPackedFloats + row * groups;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    // In memory: they are touched once a group, and the chains need the registers.
+    alignas(64) float totals[R * P * 16] = {};
+    for (std::size_t g = 0; g < groups; ++g) {
+      Vec acc[R][P];
+      Linear<V>::template clear<R, P>(acc);
+      const std::byte* group = weight + g * kInt4GroupBytes;
+      const std::uint32_t* pairs = x + g * kInt4Group / 2 * R;
+      const std::size_t eights = (Int4Tile<V>::count_of(block, g) + 7) / 8;
+      const std::size_t own = bytes_ahead<V, P>((g + 1) * kInt4GroupBytes, block.panel_bytes);
+      for (std::size_t eight = 0; eight < eights; ++eight) {
+        const std::byte* line = group + kInt4HeaderBytes + eight * 64;
+        Linear<V>::template ask<R, P>(
+            ahead, g * kGroupLines + eight, block.panel_bytes, line + own);
+        Int raw[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          raw[p] = V::int_load(line + static_cast<std::size_t>(p) * block.panel_bytes);
+        const std::uint32_t* four = pairs + eight * 4 * R;
+        step<0, R, P>(four, raw, acc);
+        step<1, R, P>(four + R, raw, acc);
+        step<2, R, P>(four + 2 * R, raw, acc);
+        step<3, R, P>(four + 3 * R, raw, acc);
+      }
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        Vec scale;
+        Vec zero;
+        V::load_pairs(group + static_cast<std::size_t>(p) * block.panel_bytes, &scale, &zero);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          float* total = totals + (r * P + p) * 16;
+          const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
+          V::store(total, V::fma(V::broadcast(x_sums[g * R + r]), zero, scaled));
+        }
+      }
+    }
+#pragma GCC unroll 32
+    for (int i = 0; i < R * P; ++i)
+      out[i] = V::load(totals + i * 16);
+  }
+
+ private:
+  static std::size_t eight_count(const LinearBlock& block) {
+    return (block.k + 7) / 8;
+  }
+
+  static std::uint32_t* words_of(const LinearBlock& block) {
+    return reinterpret_cast<std::uint32_t*>(block.scratch);
+  }
+
+  /// One row's part of a group to words `stride` apart; the sum of what they hold.
+  static float pack_group(const float* x,
+                          std::size_t count,
+                          std::uint32_t* to,
+                          std::size_t stride) {
+    Vec sum = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const std::size_t left = count - i;
+      std::uint16_t half[16];
+      V::store_bf16(half, left < 16 ? Rows<V>::load_part(x + i, left) : V::load(x + i));
+      sum = V::add(sum, V::load_bf16(half));
+      for (std::size_t j = 0; j < 8 && (j / 4) * 8 < left; ++j) {
+        const std::size_t at = j / 4 * 8 + j % 4;
+        to[(i / 2 + j) * stride] = half[at] | static_cast<std::uint32_t>(half[at + 4]) << 16U;
+      }
+    }
+    return V::sum(sum);
+  }
+
+  /// Pair J of a word.
+  template <int J, int R, int P>
+  static inline __attribute__((always_inline)) void step(const std::uint32_t* x,
+                                                         const Int (&raw)[P],
+                                                         Vec (&acc)[R][P]) {
+    Int w[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+      w[p] = V::template nibble_pair<J>(raw[p]);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Int two = V::int_broadcast(x[r]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        acc[r][p] = V::dot2(acc[r][p], two, w[p]);
+    }
+  }
+};
+
+}  // namespace tandem::kernels::cpu
