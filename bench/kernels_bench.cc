@@ -72,9 +72,12 @@ struct Format {
   tandem::kernels::WeightFormat format;
 };
 
-double peak_of(const tandem::bench::Limits& limits, const tandem::kernels::WeightFormat& format) {
+double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) {
+  const tandem::bench::Limits& limits = setup.limits;
   if (format.scheme == WeightScheme::kInt8Dynamic) return limits.int8_gop_s;
-  const bool pairs = format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16;
+  const bool pairs = format.scheme == WeightScheme::kInt4Group128
+                         ? setup.backend.family() == Family::kAvx512Bf16
+                         : format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16;
   return pairs ? limits.bf16_gflop_s : limits.fma_gflop_s;
 }
 
@@ -110,7 +113,7 @@ void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format
            seconds / static_cast<double>(uses),
            static_cast<double>(bytes),
            2.0 * static_cast<double>(tokens) * static_cast<double>(n) * static_cast<double>(k),
-           peak_of(setup.limits, format.format));
+           peak_of(setup, format.format));
   }
 }
 
@@ -180,7 +183,7 @@ void bench_experts(const Setup& setup, const Format& format) {
            seconds / static_cast<double>(uses),
            static_cast<double>(std::min(kExperts, rows) * bytes),
            6.0 * static_cast<double>(rows * kHidden * kInner),
-           peak_of(setup.limits, format.format));
+           peak_of(setup, format.format));
   }
 }
 

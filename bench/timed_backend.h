@@ -127,11 +127,13 @@ class TimedBackend final : public kernels::Backend {
   }
 
  private:
-  static void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) {
+  void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
+    const bool pairs = inner_.family() == kernels::Family::kAvx512Bf16 &&
+                       weight.scheme() == kernels::WeightScheme::kInt4Group128;
     if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
       cost.int8_ops += ops;
-    } else if (weight.scheme() == kernels::WeightScheme::kFloat &&
-               weight.dtype() == kernels::DType::kBf16) {
+    } else if (pairs || (weight.scheme() == kernels::WeightScheme::kFloat &&
+                         weight.dtype() == kernels::DType::kBf16)) {
       cost.bf16_flops += ops;
     } else {
       cost.flops += ops;
