@@ -20,6 +20,7 @@ struct Avx2Vec {
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;
   static constexpr int kNarrowPanels = 2;
+  static constexpr int kOneRowPanels = 4;
   static constexpr int kValueChunks = 1;
   static constexpr int kValueChunksTwoRows = 2;
   static constexpr int kValueChunksOneRow = 4;

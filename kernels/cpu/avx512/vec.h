@@ -17,6 +17,7 @@ struct Avx512Vec {
   static constexpr int kRowStep = 12;
   static constexpr int kWidePanels = 2;
   static constexpr int kNarrowPanels = 4;
+  static constexpr int kOneRowPanels = 4;
   static constexpr int kValueChunks = 4;
   static constexpr int kValueChunksTwoRows = 8;
   static constexpr int kValueChunksOneRow = 8;

@@ -250,23 +250,11 @@ struct Linear {
   }
 
   // Few rows: more panels side by side, so that several chains hide the latency of each other.
-  template <class T>
+  template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
-    constexpr int kP = V::kNarrowPanels;
-    constexpr auto kStep = static_cast<std::size_t>(kP);
-    for (; panel + kStep <= block.panel_end; panel += kStep) {
-      switch (block.rows) {
-        case 1:
-          run_tile<T, 1, kP>(block, 0, panel, {});
-          break;
-        case 2:
-          run_tile<T, 2, kP>(block, 0, panel, {});
-          break;
-        default:
-          run_tile<T, 3, kP>(block, 0, panel, {});
-          break;
-      }
-    }
+    constexpr auto kStep = static_cast<std::size_t>(P);
+    for (; panel + kStep <= block.panel_end; panel += kStep)
+      run_tile<T, R, P>(block, 0, panel, {});
     return panel;
   }
 
@@ -276,8 +264,12 @@ struct Linear {
     if (block.rows == 0) return;
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
-    if (block.rows <= 3) {
-      panel = run_narrow<T>(block, panel);
+    if (block.rows == 1) {
+      panel = run_narrow<T, 1, V::kOneRowPanels>(block, panel);
+    } else if (block.rows == 2) {
+      panel = run_narrow<T, 2, V::kNarrowPanels>(block, panel);
+    } else if (block.rows == 3) {
+      panel = run_narrow<T, 3, V::kNarrowPanels>(block, panel);
     } else if constexpr (V::kWidePanels > 1) {
       panel = run_wide<T, V::kWidePanels>(block, panel);
     }
