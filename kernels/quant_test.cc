@@ -12,6 +12,7 @@ using testing::kInf;
 using testing::kNan;
 using testing::Matrix;
 using testing::Rng;
+using testing::rounds_inputs;
 using testing::same_bits;
 
 constexpr WeightScheme kSchemes[] = {
@@ -20,11 +21,6 @@ constexpr WeightScheme kSchemes[] = {
 std::string name_of(const Backend& backend, WeightScheme scheme) {
   const char* names[] = {"float", "int8", "int4", "int8 dynamic"};
   return std::string(family_name(backend.family())) + " " + names[static_cast<int>(scheme)];
-}
-
-/// Families that round x to bf16 for these weights.
-bool by_pairs(const Backend& backend, WeightScheme scheme) {
-  return backend.family() == Family::kAvx512Bf16 && scheme == WeightScheme::kInt4Group128;
 }
 
 std::vector<const Backend*> all_backends() {
@@ -147,7 +143,7 @@ TEST(Quantize, ProductsAreThoseOfTheReference) {
                              ? 4 * 0x1p-24 * std::abs(static_cast<double>(want[i])) + 1e-30
                              : 2 * (k + 4) * 0x1p-24 * k * 1.1;
           // Each x is off by up to 2^-9, with either sign.
-          if (by_pairs(*backend, scheme)) limit += 2 * 0x1p-9 * 1.1 * std::sqrt(k);
+          if (rounds_inputs(*backend, scheme)) limit += 2 * 0x1p-9 * 1.1 * std::sqrt(k);
           ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(want[i]), limit) << i;
         }
       }
@@ -168,7 +164,7 @@ TEST(Quantize, RowsAreTheSameBitsInEveryBatchThreadCountAndFamily) {
     std::vector<float> wholes[2];
     for (const Backend* backend : testing::vector_backends()) {
       SCOPED_TRACE(name_of(*backend, scheme));
-      std::vector<float>& whole = wholes[by_pairs(*backend, scheme) ? 1 : 0];
+      std::vector<float>& whole = wholes[rounds_inputs(*backend, scheme) ? 1 : 0];
       const auto weight = pack(*backend, source, scheme, two);
       const std::vector<float> got = run(*backend, *weight, x, one);
       if (whole.empty()) whole = got;

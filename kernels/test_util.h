@@ -74,6 +74,13 @@ inline bool rounds_inputs(const Backend& backend) {
   return backend.family() == Family::kAmx || backend.family() == Family::kAvx512Bf16;
 }
 
+/// Whether `backend` rounds activations to bf16 for weights of this format.
+inline bool rounds_inputs(const Backend& backend, WeightFormat format) {
+  if (format.scheme == WeightScheme::kInt4Group128) return backend.family() == Family::kAvx512Bf16;
+  return format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16 &&
+         rounds_inputs(backend);
+}
+
 inline const Backend& reference() {
   return *select(Family::kReference, nullptr);
 }
