@@ -4,6 +4,7 @@
 
 #include "common/base/status.h"
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,12 @@ struct Spec;
 /// Words of one occurrence of a flag ("--prefill URL PORT" has two).
 using Words = std::vector<std::string>;
 
+/// What an integer field can hold.
+struct Bounds {
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+};
+
 struct FieldOps {
   std::string_view
       type;  ///< as in the schema: int, float, bool-flag, string, enum, list<string>, ...
@@ -26,6 +33,7 @@ struct FieldOps {
       const Spec& spec);   ///< the choices that work in this build, ", " between them
   std::string (*names)();  ///< every spelling of an enum's values, "," between them; else ""
   std::string (*json)(const void* field);  ///< the value as JSON text; null when unset
+  Bounds bounds;                           ///< of integers; else both are 0
 };
 
 /// Defined in field.cc for every field type that options.h uses.

@@ -205,7 +205,8 @@ Result<std::string> explain_text(const Arguments& args,
   while (name.starts_with('-'))
     name.remove_prefix(1);
   const Entry* entry = registry.find(name);
-  if (entry == nullptr) return invalid_argument(unrecognized(registry, args.program, flag, name));
+  if (entry == nullptr)
+    return invalid_argument(unrecognized(flag, nearest_name(registry, args.program, name)));
   std::string text = entry->flag();
   if (!entry->built()) {
     text += ": known, but not built yet\n";
