@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <map>
 
 namespace tandem::args {
 namespace {
@@ -218,8 +219,9 @@ std::string key_pattern(const Entry& entry) {
 enum class Taken : std::uint8_t {
   kNever,
   kAlways,
-  kSpawning,   ///< when the router starts workers
-  kSpawningPd  ///< when it starts prefill and decode workers
+  kSpawning,         ///< when the router starts workers
+  kSpawningUnified,  ///< when it starts workers of one kind
+  kSpawningPd        ///< when it starts prefill and decode workers
 };
 
 Taken taken_by(Program program, const Entry& entry) {
@@ -227,7 +229,9 @@ Taken taken_by(Program program, const Entry& entry) {
   if (program != Program::kRouter) return mine ? Taken::kAlways : Taken::kNever;
   if (mine) return entry.spec.spawn_only ? Taken::kSpawning : Taken::kAlways;
   if (entry.spec.keep || (entry.spec.services & kEngine) == 0) return Taken::kNever;
-  return (entry.spec.services & kUnified) != 0 ? Taken::kSpawning : Taken::kSpawningPd;
+  if ((entry.spec.services & kUnified) == 0) return Taken::kSpawningPd;
+  return (entry.spec.services & (kPrefill | kDecode)) != 0 ? Taken::kSpawning
+                                                           : Taken::kSpawningUnified;
 }
 
 /// One of these keys is there, and its value is no `unset`.
@@ -239,15 +243,16 @@ Json given(std::initializer_list<const char*> keys, const Json& unset) {
 }
 
 /// A router that drives running workers ignores the keys of workers; one that starts them does not.
-void add_spawning(Json& schema, const Json& spawning, const Json& spawning_pd) {
+void add_spawning(Json& schema, const std::map<Taken, Json>& keys) {
   const Json nobody = {{"anyOf", {{{"type", "null"}}, {{"type", "array"}, {"maxItems", 0}}}}};
   Json off = {{"anyOf", {{{"enum", {false, nullptr, {false}}}}, switch_words({"false"})}}};
   off["anyOf"].push_back({{"type", "array"}, {"items", switch_words({"false"})}});
   schema["if"] = given({"worker-urls", "worker_urls", "prefill", "decode"}, nobody);
   schema["then"] = true;
-  schema["else"] = {{"patternProperties", spawning},
+  schema["else"] = {{"patternProperties", keys.at(Taken::kSpawning)},
                     {"if", given({"pd-disaggregation", "pd_disaggregation"}, off)},
-                    {"then", {{"patternProperties", spawning_pd}}}};
+                    {"then", {{"patternProperties", keys.at(Taken::kSpawningPd)}}},
+                    {"else", {{"patternProperties", keys.at(Taken::kSpawningUnified)}}}};
 }
 
 }  // namespace
@@ -258,8 +263,9 @@ std::string json_schema(Program program) {
   Json defs = Json::object();
   Json properties = Json::object();
   Json patterns = Json::object();
-  Json spawning = Json::object();
-  Json spawning_pd = Json::object();
+  std::map<Taken, Json> sometimes = {{Taken::kSpawning, Json::object()},
+                                     {Taken::kSpawningUnified, Json::object()},
+                                     {Taken::kSpawningPd, Json::object()}};
   for (const Entry& entry : registry.entries()) {
     if (entry.spec.command) continue;
     const std::string name(entry.spec.name);
@@ -267,11 +273,11 @@ std::string json_schema(Program program) {
     const Taken taken = taken_by(program, entry);
     const Json reference = {{"$ref", "#/$defs/" + name}};
     defs[name] = key_schema(registry, entry, program, taken != Taken::kNever);
-    const bool sometimes = taken == Taken::kSpawning || taken == Taken::kSpawningPd;
-    properties[name] = sometimes ? Json{{"description", std::string(entry.spec.help)}} : reference;
-    patterns[pattern] = sometimes ? Json(true) : reference;
-    if (taken == Taken::kSpawning) spawning[pattern] = reference;
-    if (sometimes) spawning_pd[pattern] = reference;
+    const auto group = sometimes.find(taken);
+    const bool always = group == sometimes.end();
+    properties[name] = always ? reference : Json{{"description", std::string(entry.spec.help)}};
+    patterns[pattern] = always ? reference : Json(true);
+    if (!always) group->second[pattern] = reference;
   }
   const std::string title(program_name(program));
   Json schema = {
@@ -286,7 +292,7 @@ std::string json_schema(Program program) {
       {"properties", properties},
       {"patternProperties", patterns},
       {"$defs", defs}};
-  if (program == Program::kRouter) add_spawning(schema, spawning, spawning_pd);
+  if (program == Program::kRouter) add_spawning(schema, sometimes);
   return schema.dump(1) + "\n";
 }
 

@@ -11,10 +11,11 @@ import subprocess
 import jsonschema
 import pytest
 
-from conftest import BIN, SLOW
+from conftest import BIN, BINARY_DIR, SLOW
 
 PROGRAMS = ["router", "prefill-server", "decode-server", "bootstrap-server"]
 SEED = 20261122
+DOC = BINARY_DIR / "tools" / "tandem-args-doc"
 ROUNDS = 40
 # What a key needs beside it, so that nothing but its own value can be wrong.
 BESIDE = {
@@ -34,11 +35,6 @@ WORDS = ["", " ", "a", "a:b", "a,b", ",", "a,,b", "é", "\u0000", "a\rb", "null"
          "half", "HALF", "warn", "WARNING", "round_robin", "prefill", "decode", "w8a8_int8", "int8wo", "fp8", "intel_amx",
          "flashinfer", "auto", "dummy", "mooncake", "ascend", "lpm", "random", "least_load"]
 UNITS = ["", "B", "K", "KB", "M", "MiB", "Ki", "GB", "TiB", "ms", "s", "m", "h", "x", " s", "kb"]
-
-
-def schema_of(program):
-    done = subprocess.run([str(BIN / program), "--print-json-schema"], capture_output=True, text=True, check=True, timeout=60)
-    return json.loads(done.stdout)
 
 
 def bounds(definition):
@@ -112,35 +108,51 @@ def beyond_a_schema(key, given, is_float):
     return key in PORTS and any(str(each).lstrip("+0") == "30000" for each in flat)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_random_values_of_every_key(program, tmp_path):
-    schema = schema_of(program)
-    check = jsonschema.Draft202012Validator(schema)
+def drawn(program, schema):
+    """(config, words beside the file) for random values of every key."""
     rng = random.Random(f"{SEED} {program}")
-    file = tmp_path / "c.yaml"
-    accepted = refused = 0
     for key, definition in schema["$defs"].items():
         is_built = not definition["description"].startswith(("Ignored here", "Known, but not built"))
-        is_float = '"type": "number", "exclusiveMin' in json.dumps(definition) or key == "schedule-conservativeness"
-        model = [] if program == "bootstrap-server" or key in ("model-path", "worker-urls") else ["--model-path", "/m"]
+        is_float = key in ("mem-fraction-static", "schedule-conservativeness")
+        beside = [] if program == "bootstrap-server" or key in ("model-path", "worker-urls") else ["--model-path", "/m"]
+        if program == "router":
+            beside = beside + BESIDE.get(key, [])
         # What a router does with keys of its workers depends on whether it starts them.
         bases = [{}]
         if program == "router" and "$ref" not in schema["properties"][key]:
             bases = [{}, {"worker-urls": ["http://w:1"]}, {"pd_disaggregation": True}]
         for _ in range(ROUNDS if is_built else 3):
             given = value(rng, bounds(definition), is_float)
-            if beyond_a_schema(key, given, is_float):
-                continue
-            text = json.dumps({**rng.choice(bases), key: given})
-            file.write_text(text)
-            beside = BESIDE.get(key, []) if program == "router" else []
-            done = subprocess.run([str(BIN / program), "--config", str(file), "--dump-config", *model, *beside],
-                                  capture_output=True, text=True, timeout=60 * SLOW)
-            # Without its value the key itself is fine; so is a program that misses only what the value did not give.
-            wrong = [line for line in done.stderr.splitlines()
-                     if ": error: " in line and "the argument --model-path is required" not in line]
-            problems = [error.message[:300] for error in check.iter_errors(json.loads(text))]
-            assert (not problems) == (not wrong), (SEED, program, text, wrong, problems)
-            accepted += not wrong
-            refused += bool(wrong)
-    assert accepted > 40 and refused > 40, (accepted, refused)
+            if not beyond_a_schema(key, given, is_float):
+                yield {**rng.choice(bases), key: given}, beside
+
+
+def wrong_with(program, configs, folder):
+    """What the reader of the file says, for each: its errors."""
+    lines = []
+    for index, (config, beside) in enumerate(configs):
+        file = folder / f"{index}.yaml"
+        file.write_text(json.dumps(config))
+        lines.append("\t".join(["--config", str(file), "--dump-config", *beside]))
+    done = subprocess.run([str(DOC), "--try", program], input="\n".join(lines) + "\n", capture_output=True, text=True,
+                          check=True, timeout=240 * SLOW)
+    answers = done.stdout.removesuffix("\n").split("\n")
+    assert len(answers) == len(lines)
+    # A value that gives nothing is no error of its own.
+    nothing = ("the argument --model-path is required", "needs at least one --")
+    return [[text for text in answer.split("\t") if ": error: " in text and not any(each in text for each in nothing)]
+            for answer in answers]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_random_values_of_every_key(program, tmp_path):
+    done = subprocess.run([str(BIN / program), "--print-json-schema"], capture_output=True, text=True, check=True, timeout=60)
+    schema = json.loads(done.stdout)
+    check = jsonschema.Draft202012Validator(schema)
+    configs = list(drawn(program, schema))
+    wrong = wrong_with(program, configs, tmp_path)
+    for (config, _), errors in zip(configs, wrong):
+        problems = [error.message[:300] for error in check.iter_errors(config)]
+        assert (not problems) == (not errors), (SEED, program, json.dumps(config), errors, problems)
+    refused = sum(1 for errors in wrong if errors)
+    assert min(refused, len(wrong) - refused) > 100, (refused, len(wrong))
