@@ -118,7 +118,9 @@ void describe(ModelOptions& o, Describe& visit) {
          .tier = 1,
          .scope = "tokenizer",
          .path = true,
-         .help = "Built-in template name, or path of a .jinja or .json template file."});
+         .help = "Path of a .jinja or .json template file. This build has no templates of its own, "
+                 "so any "
+                 "other name is refused."});
 }
 
 void describe(RuntimeOptions& o, Describe& visit) {
