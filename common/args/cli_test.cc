@@ -321,6 +321,10 @@ TEST(CommandLine, HelpVersionAndExplainEndTheProgramWell) {
               ::testing::AllOf(HasSubstr("[secret]"), Not(HasSubstr("hush"))));
   EXPECT_THAT(run(kP, {"--model-path", "/m", "--explain", "modelopt-quant"}).out,
               HasSubstr("known, but not built yet"));
+  EXPECT_EQ(run(kP, {"--explain="}).err,
+            "prefill-server: error: argument --explain: expected the name of an argument\n");
+  EXPECT_EQ(run(kP, {"--explain"}).err,
+            "prefill-server: error: argument --explain: expected one argument\n");
   EXPECT_EQ(run(kP, {"--model-path", "/m", "--explain", "quantisation"}).err,
             "prefill-server: error: unrecognized argument: quantisation (did you mean "
             "--quantization?)\n");

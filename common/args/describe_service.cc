@@ -30,6 +30,7 @@ void describe(ServerOptions& o, Describe& visit) {
   visit(o.port,
         {.name = "port",
          .range = kAnyPort,
+         .default_note = "on bootstrap-server that of --disaggregation-bootstrap-port",
          .services = kEverywhere,
          .section = kHttp,
          .tier = 1,

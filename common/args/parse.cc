@@ -214,6 +214,11 @@ ParseOutcome explain(const Arguments& args,
   std::string_view name = *args.command.explain;
   while (name.starts_with('-'))
     name.remove_prefix(1);
+  if (name.empty()) {
+    Errors errors;
+    errors.add(*registry.find_dest("explain"), "expected the name of an argument");
+    return exit_with(2, "", errors.report(args.program));
+  }
   const Entry* entry = registry.find(name);
   const std::string where = entry == nullptr ? "" : where_given(cli, file, env, entry->dest);
   Result<std::string> text = explain_text(args, registry, *args.command.explain, where);

@@ -165,7 +165,8 @@ class Resolver {
   }
 
   void require_model() {
-    if (given("model_path") || !known("model_path") || a_.command.explain) return;
+    if (given("model_path") || !known("model_path")) return;
+    if (a_.command.explain || !usable("explain")) return;
     const bool router = a_.program == Program::kRouter;
     if (router && a_.router.has_worker_addresses()) return;
     const bool addresses_failed = !usable("worker_urls") || !usable("prefill") || !usable("decode");
@@ -239,10 +240,9 @@ class Resolver {
     if (!given("mem_fraction_static")) computed("mem_fraction_static");
     no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
     if (a_.scheduling.schedule_policy == SchedulePolicy::kLpm && a_.kv_cache.disable_radix_cache) {
-      note(NoteLevel::kWarning,
-           "--schedule-policy lpm orders by cached prefix, and --disable-radix-cache leaves none; "
-           "using fcfs");
-      a_.scheduling.schedule_policy = SchedulePolicy::kFcfs;
+      fail("schedule_policy",
+           "lpm orders by cached prefix, and --disable-radix-cache leaves none; give one of the "
+           "two");
     }
     sizes();
   }

@@ -62,6 +62,9 @@ TEST(Together, AQuoteThatIsNeverClosed) {
                                  "host: \"a\\\"\n",
                                  "host: &a \"a\n",
                                  "\xef\xbb\xbfhost: \"a\n",
+                                 "# \xc3\xa9\nhost: 'a\n",
+                                 "host: ! \"a\n",
+                                 "host: &a ! 'a\nport: 1",
                                  "\"host: a\n"}) {
     SCOPED_TRACE(text);
     const ParseOutcome outcome = run_yaml(Program::kBootstrap, text);
@@ -74,6 +77,8 @@ TEST(Together, AQuoteThatIsNeverClosed) {
                                  "host: ''''\n",
                                  "host: &a \"a\"\n",
                                  "\xef\xbb\xbfhost: \"a\"\n",
+                                 "# \xc3\xa9\nhost: '\xc3\xa9'\n",
+                                 "host: ! \"a\"\r\nport: '1'\r\n",
                                  "{\"host\": \"a\\\\\"}"}) {
     SCOPED_TRACE(text);
     const ParseOutcome outcome = run_yaml(Program::kBootstrap, text);

@@ -121,11 +121,11 @@ class Builder : public YAML::EventHandler {
     std::size_t nodes;
   };
 
-  /// Of the quoted scalar that begins at `at`, behind its anchor if it has one.
+  /// Of the quoted scalar that begins at `at`, behind its anchor and tag if it has them.
   [[nodiscard]] bool quote_is_closed(std::size_t at) const {
     constexpr std::string_view kBlank = " \t\r\n";
     if (text_.starts_with("\xef\xbb\xbf")) at += 3;  // not counted by yaml-cpp
-    while (at < text_.size() && text_[at] == '&')
+    while (at < text_.size() && (text_[at] == '&' || text_[at] == '!'))
       at = text_.find_first_not_of(kBlank, text_.find_first_of(kBlank, at));
     if (at >= text_.size() || (text_[at] != '"' && text_[at] != '\'')) return true;
     const char quote = text_[at];
