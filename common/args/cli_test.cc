@@ -321,6 +321,10 @@ TEST(CommandLine, HelpVersionAndExplainEndTheProgramWell) {
               ::testing::AllOf(HasSubstr("[secret]"), Not(HasSubstr("hush"))));
   EXPECT_THAT(run(kP, {"--model-path", "/m", "--explain", "modelopt-quant"}).out,
               HasSubstr("known, but not built yet"));
+  EXPECT_THAT(run(kP, {"--explain", "tp"}).out,
+              ::testing::AllOf(HasSubstr("; built: the default"), HasSubstr("not built yet\n")));
+  EXPECT_THAT(run(kR, {"--explain", "dp"}).out,
+              ::testing::AllOf(Not(HasSubstr("built:")), HasSubstr("status    works\n")));
   EXPECT_EQ(run(kP, {"--explain="}).err,
             "prefill-server: error: argument --explain: expected the name of an argument\n");
   EXPECT_EQ(run(kP, {"--explain"}).err,

@@ -4,6 +4,7 @@
 #include "common/args/text.h"
 #include "common/args/yaml_tree.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -27,10 +28,15 @@ Result<std::string> read_file(const std::string& path) {
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(stream.gcount()));
   if (text.size() > kFileBytesMax) return invalid_argument("larger than 1 MiB");
-  if (text.find('\0') != std::string::npos)
-    return invalid_argument("holds a NUL byte, so it is not text");
-  if (!is_utf8(text)) return invalid_argument("not valid UTF-8");
   return text;
+}
+
+/// "3:7" of a byte; columns count bytes, as in all other places.
+std::string place_in(std::string_view text, std::size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return std::to_string(lines + 1) + ":" + std::to_string(at - line_begin + 1);
 }
 
 class FileReader {
@@ -176,6 +182,12 @@ std::vector<Given> read_config_file(const Registry& registry,
   };
   const Result<std::string> text = read_file(path);
   if (!text.ok()) return refuse("config " + name + ": " + text.status().message());
+  if (const std::size_t nul = text->find('\0'); nul != std::string::npos) {
+    return refuse("config " + name + ":" + place_in(*text, nul) +
+                  ": holds a NUL byte, so it is not text");
+  }
+  if (const std::size_t good = utf8_prefix(*text); good < text->size())
+    return refuse("config " + name + ":" + place_in(*text, good) + ": not valid UTF-8");
   const YamlDocument document = parse_yaml(text.value());
   for (const std::string& complaint : document.complaints)
     errors.add("config " + name + ":" + complaint);

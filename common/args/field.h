@@ -4,6 +4,7 @@
 
 #include "common/base/status.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -44,6 +45,8 @@ const FieldOps& field_ops();
 std::string json_string(std::string_view text);
 /// Strict: no overlong forms, no surrogates, at most U+10FFFF.
 bool is_utf8(std::string_view text);
+/// How many bytes of `text` are UTF-8 before the first that is not.
+std::size_t utf8_prefix(std::string_view text);
 /// For messages: control characters escaped, cut after 80 bytes.
 std::string shown(std::string_view text);
 /// A number without needless digits: 1, 0.9, 1e+30.

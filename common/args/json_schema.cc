@@ -35,11 +35,6 @@ Json bounded(const char* type, const Range& range) {
   return schema;
 }
 
-/// Only what changes nothing is built, which is the default.
-bool only_default(const Entry& entry, Program program) {
-  return entry.spec.trivial_only || (entry.spec.router_only && program != Program::kRouter);
-}
-
 /// A number may also be quoted text, with a suffix of its unit.
 Json number_schema(const Entry& entry, Program program) {
   Range range = entry.spec.range;

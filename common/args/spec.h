@@ -132,6 +132,8 @@ enum class Readiness : std::uint8_t {
   kDeprecated      ///< read as another argument, with one warning
 };
 
+/// Only what changes nothing is built, which is the default.
+bool only_default(const Entry& entry, Program program);
 /// Derived from the description.
 Readiness readiness(const Entry& entry);
 /// "works", "needs hardware", "not built yet", "deprecated".

@@ -319,7 +319,7 @@ std::string json_string(std::string_view text) {
   return out + "\"";
 }
 
-bool is_utf8(std::string_view text) {
+std::size_t utf8_prefix(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
     std::size_t more = 0;
@@ -334,17 +334,21 @@ bool is_utf8(std::string_view text) {
       more = 1;
       point = lead & 31U;
     }
-    if (lead > 0xf4 || (lead >= 0x80 && more == 0) || i + more >= text.size()) return false;
+    if (lead > 0xf4 || (lead >= 0x80 && more == 0) || i + more >= text.size()) return i;
     for (std::size_t k = 1; k <= more; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0U) != 0x80U) return false;
+      if ((next & 0xc0U) != 0x80U) return i;
       point = (point << 6U) | (next & 0x3fU);
     }
     const bool overlong = (more == 2 && point < 0x800) || (more == 3 && point < 0x10000);
-    if (overlong || (point >= 0xd800 && point < 0xe000) || point > 0x10ffff) return false;
+    if (overlong || (point >= 0xd800 && point < 0xe000) || point > 0x10ffff) return i;
     i += more + 1;
   }
-  return true;
+  return text.size();
+}
+
+bool is_utf8(std::string_view text) {
+  return utf8_prefix(text) == text.size();
 }
 
 std::string shown(std::string_view text) {
