@@ -16,8 +16,18 @@ namespace tandem::args {
 
 /// What parse() may know about the machine. Tests fill it by hand; programs use system().
 struct Environment {
+  /// What a path names, links followed.
+  enum class PathKind : std::uint8_t {
+    kNothing,
+    kFile,
+    kFolder,
+    kOther
+  };
+
   std::function<std::optional<std::string>(std::string_view name)>
-      variable;                    ///< null: no variables
+      variable;  ///< null: no variables
+  std::function<PathKind(const std::string& path)>
+      path_kind;                   ///< null: nobody looks; opens nothing
   std::uint32_t cpu_count = 1;     ///< cores the process may use
   std::uint64_t memory_bytes = 0;  ///< memory the process may use; 0: unknown
   bool has_amx = false;
@@ -43,9 +53,13 @@ struct ParseOutcome {
   std::string err;
 };
 
-/// Parses and resolves. Reads the --config file and nothing else; opens no port and no model file.
+/// Parses and resolves. Reads the --config file and nothing else; opens no port and no model file,
+/// but looks with `environment.path_kind` whether the paths that it was given name what they
+/// should.
 /// All errors are reported together, one "<program>: error: ..." line each, with exit code 2.
 /// argv[0] is skipped.
+///
+/// Warnings of a program that does not run come before the errors, as "<program>: warning: ...".
 ///
 /// --help, --help-all, --version, --explain, --dump-config and the --print-... commands are
 /// answered here (kExit). With --dump-config and

@@ -4,6 +4,7 @@
 #include "common/args/text.h"
 #include "common/args/yaml_tree.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -27,10 +28,15 @@ Result<std::string> read_file(const std::string& path) {
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(stream.gcount()));
   if (text.size() > kFileBytesMax) return invalid_argument("larger than 1 MiB");
-  if (text.find('\0') != std::string::npos)
-    return invalid_argument("holds a NUL byte, so it is not text");
-  if (!is_utf8(text)) return invalid_argument("not valid UTF-8");
   return text;
+}
+
+/// "3:7" of a byte; columns count bytes, as in all other places.
+std::string place_in(std::string_view text, std::size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return std::to_string(lines + 1) + ":" + std::to_string(at - line_begin + 1);
 }
 
 class FileReader {
@@ -56,9 +62,7 @@ class FileReader {
     }
     const Entry* entry = key.text.size() > 1 ? registry_.find(key.text) : nullptr;
     if (entry == nullptr) {
-      errors_.add(place(key) + ": " +
-                  (errors_.is_full() ? "unrecognized argument"
-                                     : unrecognized(registry_, program_, key.text, key.text)));
+      tell_unrecognized(registry_, program_, place(key) + ": ", key.text, errors_);
       return;
     }
     if (entry->spec.command) {
@@ -75,11 +79,15 @@ class FileReader {
     if (read_value(*entry, value, given)) given_.push_back(std::move(given));
   }
 
-  void refuse(const Entry& entry, const YamlNode& value, const std::string& text) {
-    errors_.add(entry, text, " (" + place(value) + ")");
+  /// Told when the value is used: a key of another program is ignored, whatever stands behind it.
+  bool misshapen(Given& given, const YamlNode& value, std::string text) {
+    given.misshapen = std::move(text);
+    given.where = place(value);
+    given.occurrences.assign(1, Words());
+    return true;
   }
 
-  /// False when there is nothing to give: an error was reported, or the key is unset.
+  /// False when there is nothing to give: the key is unset.
   bool read_value(const Entry& entry, const YamlNode& value, Given& given) {
     switch (value.kind) {
       case YamlNode::Kind::kNull:
@@ -101,16 +109,15 @@ class FileReader {
       given.occurrences = {{yaml_to_json(value)}};
       return true;
     }
-    refuse(entry, value, "expected one value, found a mapping");
-    return false;
+    return misshapen(given, value, "expected one value, found a mapping");
   }
 
   bool read_list(const Entry& entry, const YamlNode& value, Given& given) {
     if (!entry.type.starts_with("list") && value.children.size() != 1) {
-      refuse(entry,
-             value,
-             "expected one value, found a list of " + std::to_string(value.children.size()));
-      return false;
+      return misshapen(
+          given,
+          value,
+          "expected one value, found a list of " + std::to_string(value.children.size()));
     }
     Words words;
     for (const YamlNode& item : value.children) {
@@ -121,8 +128,7 @@ class FileReader {
         each = {yaml_to_json(item)};
       }
       if (each.empty()) {
-        refuse(entry, item, "a list of this argument holds plain values only");
-        return false;
+        return misshapen(given, item, "a list of this argument holds plain values only");
       }
       if (entry.spec.repeatable) {
         given.occurrences.push_back(std::move(each));
@@ -171,17 +177,26 @@ std::vector<Given> read_config_file(const Registry& registry,
   const std::string name = shown(path);
   const auto refuse = [&errors](const std::string& text) {
     errors.add(text);
-    // What a program cannot do without may stand in there.
-    errors.remember_unknown("model_path");
+    errors.remember_gap();
     return std::vector<Given>{};
   };
   const Result<std::string> text = read_file(path);
   if (!text.ok()) return refuse("config " + name + ": " + text.status().message());
-  const Result<YamlNode> root = parse_yaml(text.value());
-  if (!root.ok()) return refuse("config " + name + ":" + root.status().message());
-  if (root.value().kind != YamlNode::Kind::kMap)
-    return refuse("config " + name + ": root is not a mapping");
-  return FileReader(registry, program, name, errors).read(root.value());
+  if (const std::size_t nul = text->find('\0'); nul != std::string::npos) {
+    return refuse("config " + name + ":" + place_in(*text, nul) +
+                  ": holds a NUL byte, so it is not text");
+  }
+  if (const std::size_t good = utf8_prefix(*text); good < text->size())
+    return refuse("config " + name + ":" + place_in(*text, good) + ": not valid UTF-8");
+  const YamlDocument document = parse_yaml(text.value());
+  for (const std::string& complaint : document.complaints)
+    errors.add("config " + name + ":" + complaint);
+  if (!document.whole) errors.remember_gap();
+  if (document.root.kind != YamlNode::Kind::kMap) {
+    if (document.whole) return refuse("config " + name + ": root is not a mapping");
+    return {};
+  }
+  return FileReader(registry, program, name, errors).read(document.root);
 }
 
 }  // namespace tandem::args

@@ -22,6 +22,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .default_note = "none: required, except on a router that drives running workers",
          .services = kServing,
          .section = kModel,
+         .form = Form::kFilled,
          .tier = 1,
          .scope = "model-loading",
          .common = true,
@@ -33,6 +34,7 @@ void describe(ModelOptions& o, Describe& visit) {
          .default_note = "computed: the value of --model-path",
          .services = kServing,
          .section = kModel,
+         .form = Form::kFilled,
          .tier = 1,
          .scope = "tokenizer",
          .path = true,
@@ -112,10 +114,13 @@ void describe(ModelOptions& o, Describe& visit) {
          .default_note = "the template of the tokenizer files",
          .services = kServing,
          .section = "API related",
+         .form = Form::kFilled,
          .tier = 1,
          .scope = "tokenizer",
          .path = true,
-         .help = "Built-in template name, or path of a .jinja or .json template file."});
+         .help = "Path of a .jinja or .json template file. This build has no templates of its own, "
+                 "so any "
+                 "other name is refused."});
 }
 
 void describe(RuntimeOptions& o, Describe& visit) {

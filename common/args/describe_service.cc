@@ -21,6 +21,7 @@ void describe(ServerOptions& o, Describe& visit) {
         {.name = "host",
          .services = kEverywhere,
          .section = kHttp,
+         .form = Form::kFilled,
          .tier = 1,
          .scope = "http",
          .common = true,
@@ -29,6 +30,7 @@ void describe(ServerOptions& o, Describe& visit) {
   visit(o.port,
         {.name = "port",
          .range = kAnyPort,
+         .default_note = "on bootstrap-server that of --disaggregation-bootstrap-port",
          .services = kEverywhere,
          .section = kHttp,
          .tier = 1,
@@ -50,6 +52,7 @@ void describe(ServerOptions& o, Describe& visit) {
       {.name = "port-file",
        .services = kEverywhere,
        .section = kHttp,
+       .form = Form::kFilled,
        .path = true,
        .keep = true,
        .help = "File that receives the ports in use as one JSON object once the program listens."});
@@ -57,6 +60,7 @@ void describe(ServerOptions& o, Describe& visit) {
         {.name = "api-key",
          .services = kServing,
          .section = kApi,
+         .form = Form::kKey,
          .tier = 1,
          .scope = "http",
          .secret = true,
@@ -69,6 +73,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .default_note = "computed: --model-path",
          .services = kServing,
          .section = kApi,
+         .form = Form::kModelName,
          .tier = 1,
          .scope = "http",
          .common = true,
@@ -141,6 +146,7 @@ void describe(ParallelOptions& o, Describe& visit) {
          .common = true,
          .spawn_only = true,
          .keep = true,
+         .router_only = true,
          .help = "Copies of the model. On the router: workers that it starts and supervises."});
   visit(o.load_balance_method,
         {.name = "load-balance-method",
@@ -216,6 +222,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
          .default_note = "the service inside prefill-server",
          .services = kPrefill | kDecode,
          .section = kPd,
+         .form = Form::kHostPort,
          .keep = true,
          .pd_only = true,
          .help = "HOST:PORT of a bootstrap-server to use instead of the embedded one."});
@@ -231,6 +238,7 @@ void describe(DisaggregationOptions& o, Describe& visit) {
          .default_note = "derived from --host",
          .services = kPrefill | kDecode,
          .section = kPd,
+         .form = Form::kFilled,
          .keep = true,
          .pd_only = true,
          .help = "Host name or address under which peers reach this worker."});
@@ -276,6 +284,7 @@ void describe(ObservabilityOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = "Optimization/debug options",
          .env = "TANDEM_FAILPOINTS",
+         .form = Form::kFailurePoints,
          .keep = true,
          .help = "For tests: places that fail on purpose, name=action[;name=action], with action "
                  "error, sleep(MS), abort, hang, N*action or N+action. Said in the log."});

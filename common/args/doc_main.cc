@@ -1,8 +1,11 @@
 // Prints what is generated from the descriptions of all arguments; ./dev args calls it.
 #include "common/args/args.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +21,8 @@ constexpr const char* kUsage =
     "       tandem-args-doc --completion bash|zsh PROGRAM...  completion scripts\n"
     "       tandem-args-doc --man PROGRAM                    manual page\n"
     "       tandem-args-doc --json-schema PROGRAM            JSON Schema of the config file\n"
+    "       tandem-args-doc --try PROGRAM                    for tests: parses each line of stdin "
+    "(words with tabs between them), prints stderr with tabs for line breaks\n"
     "PROGRAM: router, prefill-server, decode-server, bootstrap-server\n";
 
 /// "router", and the short names too: "prefill" is prefill-server.
@@ -28,6 +33,24 @@ std::optional<Program> program_of(std::string_view name) {
       return program;
   }
   return std::nullopt;
+}
+
+/// One process for thousands of command lines.
+std::string tried(Program program) {
+  std::string out;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::vector<std::string> words = {std::string(program_name(program))};
+    std::istringstream cut(line);
+    for (std::string word; std::getline(cut, word, '\t');)
+      words.push_back(word);
+    std::vector<const char*> argv;
+    for (const std::string& word : words)
+      argv.push_back(word.c_str());
+    std::string err = parse(program, static_cast<int>(argv.size()), argv.data(), Environment{}).err;
+    std::replace(err.begin(), err.end(), '\n', '\t');
+    out += err + "\n";
+  }
+  return out;
 }
 
 /// Nothing when the words are not one of the usages.
@@ -54,6 +77,7 @@ std::optional<std::string> text_of(const std::vector<std::string_view>& words) {
   if (!program || words.size() > 2) return std::nullopt;
   if (words[0] == "--man") return man_page(*program, Environment{}.version);
   if (words[0] == "--json-schema") return json_schema(*program);
+  if (words[0] == "--try") return tried(*program);
   return std::nullopt;
 }
 

@@ -58,8 +58,10 @@ std::vector<std::string> worker_argv(const Arguments& args, DisaggregationMode m
   const Registry registry(copy);
   std::vector<std::string> words;
   for (const Entry& entry : registry.entries()) {
+    // What a deprecated one stands for is forwarded under its own name.
     const bool forwarded = entry.built() && !entry.spec.keep && !entry.spec.command &&
-                           (entry.spec.services & role) != 0 && args.is_explicit(entry.dest);
+                           entry.spec.deprecated_for.empty() && (entry.spec.services & role) != 0 &&
+                           args.is_explicit(entry.dest);
     if (!forwarded) continue;
     if (mode == DisaggregationMode::kNull && entry.spec.pd_only) continue;
     const nlohmann::json value =

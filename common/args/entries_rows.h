@@ -102,7 +102,7 @@ inline const std::vector<Row>& rows() {
       {"http-threads", kB, "2", "4", "4", "0", "0 is out of range, expected >= 1 and <= 256"},
       {"shutdown-grace-period-secs",
        kD,
-       "30",
+       "180",
        "2m",
        "120",
        "-1",

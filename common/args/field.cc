@@ -103,6 +103,20 @@ Status set_enum(E& field, const std::string& raw, const Spec& spec) {
   return refused_choice<E>(word, spec);
 }
 
+/// What the type of a field holds. Numbers are read as int64, so no field takes more.
+template <class T>
+constexpr Bounds bounds_of() {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+    using Limits = std::numeric_limits<T>;
+    return {static_cast<std::int64_t>(Limits::min()),
+            std::in_range<std::int64_t>(Limits::max()) ? static_cast<std::int64_t>(Limits::max())
+                                                       : kMost};
+  } else {
+    return {};
+  }
+}
+
 template <class T>
 Status set_number(T& field, const std::string& word, const Spec& spec) {
   constexpr bool kFloat = std::is_floating_point_v<T>;
@@ -118,53 +132,14 @@ Status set_number(T& field, const std::string& word, const Spec& spec) {
   } else {
     // Fields without a bound of their own in the schema are bounded by their type.
     if (!std::in_range<T>(number.integer) || number.overflow) {
-      return invalid_argument(shown(word) + " is out of range, expected <= " +
-                              std::to_string(std::numeric_limits<T>::max()));
+      const Bounds bounds = bounds_of<T>();
+      return invalid_argument(shown(word) + " is out of range, expected " +
+                              (number.real < 0 ? ">= " + std::to_string(bounds.least)
+                                               : "<= " + std::to_string(bounds.most)));
     }
     field = static_cast<T>(number.integer);
   }
   return {};
-}
-
-/// Tells a key that stands twice in one object: the reader would keep the last one silently.
-class TwinKeys {
- public:
-  bool operator()(int /*depth*/, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start) open_.emplace_back();
-    if (event == Event::object_end && !open_.empty()) open_.pop_back();
-    if (event == Event::key && twin_.empty() && !open_.empty()) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_.back().insert(key).second) twin_ = key.empty() ? "''" : key;
-    }
-    return true;
-  }
-
-  [[nodiscard]] const std::string& twin() const { return twin_; }
-
- private:
-  std::vector<std::set<std::string>> open_;
-  std::string twin_;
-};
-
-Status set_json(std::string& field, const std::string& word) {
-  TANDEM_TRY(check_json_depth(word));
-  try {
-    TwinKeys keys;
-    const nlohmann::json value = nlohmann::json::parse(word, std::ref(keys));
-    if (!keys.twin().empty())
-      return invalid_argument("not valid JSON: the key " + shown(keys.twin()) + " is given twice");
-    if (!value.is_object()) {
-      return invalid_argument("not a JSON object: found " + std::string(value.type_name()) +
-                              " at offset 0");
-    }
-    field = value.dump();
-    return {};
-  } catch (const nlohmann::json::parse_error& error) {
-    return invalid_argument("not valid JSON: syntax error at offset " + std::to_string(error.byte));
-  } catch (const std::exception&) {
-    return invalid_argument("not valid JSON: a number or string is malformed at offset 0");
-  }
 }
 
 Status set_url(std::string& field, const std::string& word) {
@@ -188,8 +163,11 @@ Status set_one(T& field, const std::string& word, const Spec& spec) {
     field = text == "true";
     return {};
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (spec.type == "json") return set_json(field, word);
-    if (word.find('\0') != std::string::npos) return invalid_argument("the value holds a NUL byte");
+    if (spec.type == "json") {
+      TANDEM_TRY(field, read_json_object(word));
+      return {};
+    }
+    TANDEM_TRY(check_form(word, spec.form));
     field = word;
     return {};
   } else {
@@ -258,6 +236,29 @@ struct Shape<std::optional<T>> {
   }
 };
 
+/// Parses each address; every bad one is told, in one sentence.
+class Addresses {
+ public:
+  void take(std::string& field, const std::string& word) { tell(set_url(field, word)); }
+
+  void tell(const Status& status) {
+    if (status.ok()) return;
+    if (++count_ <= kTold) wrong_ += (wrong_.empty() ? "" : "; ") + std::string(status.message());
+  }
+
+  [[nodiscard]] Status status() const {
+    if (count_ == 0) return {};
+    if (count_ <= kTold) return invalid_argument(wrong_);
+    return invalid_argument(wrong_ + "; and " + std::to_string(count_ - kTold) + " more");
+  }
+
+ private:
+  static constexpr std::size_t kTold = 8;
+
+  std::size_t count_ = 0;
+  std::string wrong_;
+};
+
 /// The only lists are of worker addresses.
 template <>
 struct Shape<std::vector<std::string>> {
@@ -267,10 +268,12 @@ struct Shape<std::vector<std::string>> {
                     std::span<const Words> occurrences,
                     const Spec& /*spec*/) {
     std::vector<std::string> urls;
+    Addresses addresses;
     for (const Words& words : occurrences) {
       for (const std::string& word : words)
-        TANDEM_TRY(set_url(urls.emplace_back(), word));
+        addresses.take(urls.emplace_back(), word);
     }
+    TANDEM_TRY(addresses.status());
     field = std::move(urls);
     return {};
   }
@@ -291,18 +294,23 @@ struct Shape<std::vector<PrefillUrl>> {
                     std::span<const Words> occurrences,
                     const Spec& /*spec*/) {
     std::vector<PrefillUrl> urls;
+    Addresses addresses;
     for (const Words& words : occurrences) {
       PrefillUrl& each = urls.emplace_back();
-      TANDEM_TRY(set_url(each.url, words.front()));
+      addresses.take(each.url, words.front());
       each.no_bootstrap = words.size() > 1 && lower(words[1]) == "none";
       if (words.size() < 2 || each.no_bootstrap) continue;
       Spec port;
       port.range = {.min = 1, .max = 65535};
       std::uint16_t value = 0;
       const Status status = set_number(value, words[1], port);
-      if (!status.ok()) return status.with_context("bootstrap port of " + shown(words.front()));
-      each.bootstrap_port = value;
+      if (status.ok()) {
+        each.bootstrap_port = value;
+      } else {
+        addresses.tell(status.with_context("bootstrap port of " + shown(words.front())));
+      }
     }
+    TANDEM_TRY(addresses.status());
     field = std::move(urls);
     return {};
   }
@@ -315,6 +323,17 @@ struct Shape<std::vector<PrefillUrl>> {
     }
     return text + "]";
   }
+};
+
+/// What an optional holds.
+template <class T>
+struct Value {
+  using type = T;
+};
+
+template <class T>
+struct Value<std::optional<T>> {
+  using type = T;
 };
 
 template <class T>
@@ -351,8 +370,12 @@ std::string json_erased(const void* field) {
 
 template <class T>
 const FieldOps& field_ops() {
-  static constexpr FieldOps kOps = {
-      Shape<T>::kType, &set_erased<T>, &usable_erased<T>, &names_erased<T>, &json_erased<T>};
+  static constexpr FieldOps kOps = {Shape<T>::kType,
+                                    &set_erased<T>,
+                                    &usable_erased<T>,
+                                    &names_erased<T>,
+                                    &json_erased<T>,
+                                    bounds_of<typename Value<T>::type>()};
   return kOps;
 }
 

@@ -130,6 +130,8 @@ std::string facts(const Entry& entry) {
   if (!entry.spec.deprecated_for.empty())
     text += "; deprecated: use " + std::string(entry.spec.deprecated_for);
   if (!entry.built()) text += "; not built yet";
+  if (entry.built() && entry.spec.trivial_only && !entry.is_switch())
+    text += "; built: the default";
   return text;
 }
 
@@ -205,7 +207,8 @@ Result<std::string> explain_text(const Arguments& args,
   while (name.starts_with('-'))
     name.remove_prefix(1);
   const Entry* entry = registry.find(name);
-  if (entry == nullptr) return invalid_argument(unrecognized(registry, args.program, flag, name));
+  if (entry == nullptr)
+    return invalid_argument(unrecognized(flag, nearest_name(registry, args.program, name)));
   std::string text = entry->flag();
   if (!entry->built()) {
     text += ": known, but not built yet\n";
@@ -225,12 +228,14 @@ Result<std::string> explain_text(const Arguments& args,
     text += lines;
   };
   row("effect", std::string(entry->spec.help));
-  row("allowed", allowed_words(*entry));
+  row("allowed",
+      allowed_words(*entry) + (only_default(*entry, args.program) ? "; built: the default" : ""));
   row("default", default_words(*entry));
   if (!entry->spec.env.empty()) row("variable", std::string(entry->spec.env));
   if (!entry->spec.deprecated_for.empty())
     row("use", std::string(entry->spec.deprecated_for) + " (this name is deprecated)");
   row("names", spellings_text(*entry));
+  row("status", std::string(readiness_name(readiness(*entry))));
   row("taken by", programs_text(entry->spec.services));
   return text;
 }

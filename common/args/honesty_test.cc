@@ -169,6 +169,10 @@ TEST(Honesty, TwoExplicitArgumentsThatExcludeEachOtherAreAnErrorNamingBoth) {
       {Program::kDecode,
        with(m, {"--disaggregation-mode", "prefill"}),
        "argument --disaggregation-mode: prefill contradicts the executable"},
+      {Program::kPrefill,
+       with(m, {"--schedule-policy", "lpm", "--disable-radix-cache"}),
+       "argument --schedule-policy: lpm orders by cached prefix, and --disable-radix-cache leaves "
+       "none"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.says);
@@ -200,9 +204,6 @@ TEST(Honesty, WhatCannotApplyIsReportedByName) {
       {Program::kPrefill, with(m, {"--load-balance-method", "round_robin"}), "has no effect"},
       {Program::kPrefill, with(m, {"--prefill-round-robin-balance"}), "has no effect"},
       {Program::kPrefill, with(m, {"--disable-overlap-schedule"}), "has no effect"},
-      {Program::kPrefill,
-       with(m, {"--schedule-policy", "lpm", "--disable-radix-cache"}),
-       "--schedule-policy lpm orders by cached prefix, and --disable-radix-cache leaves none"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(shown_words(row.words));
@@ -216,13 +217,6 @@ TEST(Honesty, WhatCannotApplyIsReportedByName) {
                             }),
               1);
   }
-}
-
-TEST(Honesty, LpmWithoutAPrefixCacheIsFcfs) {
-  const auto outcome =
-      run(Program::kPrefill,
-          {"--model-path", "/m", "--schedule-policy", "lpm", "--disable-radix-cache"});
-  EXPECT_EQ(outcome.args.scheduling.schedule_policy, SchedulePolicy::kFcfs);
 }
 
 TEST(Honesty, OfTwoNamesForThePolicyTheStrongerPlaceCounts) {

@@ -21,6 +21,9 @@ struct Given {
   Origin origin = Origin::kCli;
   std::string where;  ///< spelling on the command line, "file:line:column", or variable name
   std::vector<Words> occurrences;  ///< never empty; the words of a switch may be
+  /// From a file: why its value can be none of this argument, whatever that takes. Then there is
+  /// one occurrence without words.
+  std::string misshapen = {};
 
   /// For messages: "" for the command line, " (config.yaml:3:7)", " (environment variable
   /// TP_SIZE)".
@@ -41,8 +44,19 @@ class Errors {
     places_[std::string(dest)] = std::move(suffix);
   }
 
-  /// Nobody can say whether `dest` was given, because its source was unreadable.
+  /// "" or where the value in force of `dest` stands: " (config.yaml:3:7)".
+  [[nodiscard]] std::string place(std::string_view dest) const {
+    const auto found = places_.find(std::string(dest));
+    return found == places_.end() ? "" : found->second;
+  }
+
+  /// Something was given that was probably meant for `dest`.
   void remember_unknown(std::string_view dest) { failed_.emplace(dest); }
+
+  /// A source could not be read to its end: whatever seems to be missing may stand in there.
+  void remember_gap() { gap_ = true; }
+
+  [[nodiscard]] bool has_gap() const { return gap_; }
 
   [[nodiscard]] bool empty() const { return texts_.empty(); }
 
@@ -62,6 +76,7 @@ class Errors {
   std::vector<std::string> texts_;
   std::set<std::string> failed_;
   std::map<std::string, std::string> places_;
+  bool gap_ = false;
 };
 
 /// Most words of a command line.
@@ -99,11 +114,19 @@ std::vector<Given> read_environment(const Registry& registry,
                                     const Environment& environment,
                                     Errors& errors);
 
-/// "unrecognized argument: --x (did you mean --y?)".
-std::string unrecognized(const Registry& registry,
-                         Program program,
-                         std::string_view spelled,
-                         std::string_view name);
+/// The known name, with its dashes, that `name` was probably meant for; one that this program takes
+/// first. "" when nothing is near.
+std::string nearest_name(const Registry& registry, Program program, std::string_view name);
+
+/// "unrecognized argument: --x (did you mean --y?)"; `near` may be "".
+std::string unrecognized(std::string_view spelled, const std::string& near);
+
+/// The same as an error, with the place before it; what was probably meant then counts as given.
+void tell_unrecognized(const Registry& registry,
+                       Program program,
+                       const std::string& place,
+                       std::string_view spelled,
+                       Errors& errors);
 
 /// Cross-checks and derived values, after every source has been applied.
 void resolve(Arguments& args,
@@ -120,6 +143,11 @@ void resolve_old_names(Arguments& args, const Registry& registry, Errors& errors
 /// Checks, then refuses or ignores with a warning, what only other models, devices and libraries
 /// could use.
 void resolve_elsewhere(Arguments& args, const Registry& registry, Errors& errors);
+/// What paths name, where `environment` can look; opens nothing.
+void resolve_paths(const Arguments& args,
+                   const Registry& registry,
+                   const Environment& environment,
+                   Errors& errors);
 
 /// The text of --explain.
 Result<std::string> explain_text(const Arguments& args,

@@ -150,7 +150,7 @@ struct ServerOptions {
   std::uint32_t stream_interval = 1;  ///< tokens per streamed event
   std::uint64_t max_body_bytes = 64U << 20;
   std::uint32_t http_threads = 2;
-  std::uint32_t shutdown_grace_period_secs = 30;
+  std::uint32_t shutdown_grace_period_secs = 180;  ///< as sglang-router has it
 };
 
 /// Device, kernels, threads, seed.

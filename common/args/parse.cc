@@ -47,11 +47,21 @@ class Applier {
            std::find(std::begin(kDests), std::end(kDests), given.entry->dest) != std::end(kDests);
   }
 
+  /// What else a router takes. When it cannot be known which workers it is to start, all of it.
+  [[nodiscard]] Services spawned() const {
+    const bool unsure = errors_.has_gap() || errors_.failed("worker_urls") ||
+                        errors_.failed("pd_disaggregation") || errors_.failed("prefill") ||
+                        errors_.failed("decode");
+    if (args_.program == Program::kRouter && !args_.router.has_worker_addresses() && unsure)
+      return kEngine;
+    return spawned_services(args_);
+  }
+
   /// False: nothing to set; whoever should know was told.
   bool accepts(const Given& given) {
     const Entry& entry = *given.entry;
     // Roles and addresses of spawned workers are the router's own business.
-    const Services spawned = entry.spec.keep ? Services{0} : spawned_services(args_);
+    const Services spawned = entry.spec.keep ? Services{0} : this->spawned();
     const Services mine = services_of(args_.program) | spawned;
     if ((entry.spec.services & mine) == 0) {
       refuse_foreign(given);
@@ -126,9 +136,14 @@ class Applier {
 
   void set(const Given& given) {
     const Entry& entry = *given.entry;
+    if (!given.misshapen.empty()) {
+      errors_.add(entry, given.misshapen, given.suffix());
+      return;
+    }
     for (const Words& words : given.occurrences) {
       for (const std::string& word : words) {
         if (is_utf8(word)) continue;
+        // Not shown: it may be a key.
         errors_.add(entry, "the value is not valid UTF-8", given.suffix());
         return;
       }
@@ -199,6 +214,11 @@ ParseOutcome explain(const Arguments& args,
   std::string_view name = *args.command.explain;
   while (name.starts_with('-'))
     name.remove_prefix(1);
+  if (name.empty()) {
+    Errors errors;
+    errors.add(*registry.find_dest("explain"), "expected the name of an argument");
+    return exit_with(2, "", errors.report(args.program));
+  }
   const Entry* entry = registry.find(name);
   const std::string where = entry == nullptr ? "" : where_given(cli, file, env, entry->dest);
   Result<std::string> text = explain_text(args, registry, *args.command.explain, where);
@@ -229,6 +249,16 @@ std::optional<std::string> text_asked_for(Program program,
   return std::nullopt;
 }
 
+/// Warnings of a program that will not run, and so will not log them.
+std::string warnings(const Arguments& args) {
+  std::string text;
+  for (const Note& note : args.notes) {
+    if (note.level != NoteLevel::kWarning) continue;
+    text += std::string(program_name(args.program)) + ": warning: " + note.text + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 ParseOutcome parse(Program program,
@@ -245,6 +275,7 @@ ParseOutcome parse(Program program,
   if (std::optional<std::string> text = text_asked_for(program, cli, environment))
     return exit_with(0, std::move(*text), "");
   std::vector<Given> file;
+  if (errors.failed("config")) errors.remember_gap();
   if (const Given* config = find(cli, "config")) {
     file = with_effect(
         read_config_file(registry, program, config->occurrences.front().front(), errors));
@@ -258,8 +289,10 @@ ParseOutcome parse(Program program,
   applier.apply(file);
   applier.apply(cli);
   resolve(args, registry, environment, errors);
+  resolve_paths(args, registry, environment, errors);
 
-  if (!errors.empty() && !args.command.explain) return exit_with(2, "", errors.report(program));
+  if (!errors.empty() && !args.command.explain)
+    return exit_with(2, "", warnings(args) + errors.report(program));
   if (args.command.explain) {
     ParseOutcome explained = explain(args, registry, cli, file, env);
     explained.err += errors.report(program);
@@ -269,6 +302,7 @@ ParseOutcome parse(Program program,
   if (args.command.dump_config) outcome.out = dump_json(args) + "\n";
   const bool leave = args.command.dump_config && !args.command.dry_run;
   outcome.action = leave ? ParseOutcome::Action::kExit : ParseOutcome::Action::kRun;
+  if (leave) outcome.err = warnings(args);
   return outcome;
 }
 

@@ -34,6 +34,12 @@ std::vector<std::string_view> missing_choices(const Entry& entry) {
 
 }  // namespace
 
+bool only_default(const Entry& entry, Program program) {
+  // A switch that changes nothing may be on, which is told.
+  if (entry.is_switch()) return false;
+  return entry.spec.trivial_only || (entry.spec.router_only && program != Program::kRouter);
+}
+
 Readiness readiness(const Entry& entry) {
   if (!entry.built() || entry.spec.trivial_only) return Readiness::kNotBuilt;
   if (!entry.spec.deprecated_for.empty()) return Readiness::kDeprecated;

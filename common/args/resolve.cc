@@ -1,7 +1,6 @@
 // Cross-checks between arguments, and the values that follow from others.
 #include "common/args/input.h"
 #include "common/args/text.h"
-#include "common/base/failpoint.h"
 
 #include <string>
 
@@ -20,7 +19,7 @@ class Resolver {
       : a_(args), registry_(registry), environment_(environment), errors_(errors) {}
 
   void run() {
-    check_texts();
+    check_ports();
     if (a_.program == Program::kBootstrap) {
       bootstrap_ports();
       return;
@@ -44,6 +43,12 @@ class Resolver {
 
   [[nodiscard]] bool usable(std::string_view dest) const { return !errors_.failed(dest); }
 
+  /// False: another value than the one that seems to be in force may stand where nobody could read
+  /// it.
+  [[nodiscard]] bool known(std::string_view dest) const {
+    return usable(dest) && (given(dest) || !errors_.has_gap());
+  }
+
   void computed(std::string_view dest) { a_.origins[std::string(dest)] = Origin::kComputed; }
 
   void fail(std::string_view dest, const std::string& text) {
@@ -56,35 +61,9 @@ class Resolver {
     note_no_op(a_, *registry_.find_dest(dest), why);
   }
 
-  void check_texts() {
-    if (a_.server.api_key && a_.server.api_key->empty()) fail("api_key", "empty key");
-    // A key travels in a header line.
-    if (a_.server.api_key &&
-        a_.server.api_key->find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) {
-      fail("api_key", "the key holds a line break");
-    }
-    if (given("served_model_name") && a_.server.served_model_name.find(':') != std::string::npos) {
-      fail("served_model_name",
-           "':' is reserved for model:adapter, got " + shown(a_.server.served_model_name));
-    }
-    for (const std::string_view dest :
-         {"host", "model_path", "tokenizer_path", "served_model_name"}) {
-      if (given(dest) &&
-          registry_.find_dest(dest)->ops->json(registry_.find_dest(dest)->field) == "\"\"") {
-        fail(dest, "empty value");
-      }
-    }
-    if (a_.observability.failure_points) {
-      const std::string& points = *a_.observability.failure_points;
-      if (!failpoint::check(points).ok()) {
-        fail("failure_points",
-             "'" + shown(points) +
-                 "' is not name=action[;name=action] with action error, sleep(MS), abort, hang, "
-                 "N*action or N+action");
-      }
-    }
+  void check_ports() {
     if (a_.server.grpc_port && *a_.server.grpc_port != 0 &&
-        *a_.server.grpc_port == a_.server.port) {
+        *a_.server.grpc_port == a_.server.port && known("port")) {
       fail("grpc_port", "is the same as --port; leave it out to serve both on one port");
     }
   }
@@ -111,10 +90,11 @@ class Resolver {
     if (r.pd_disaggregation && !r.worker_urls.empty()) {
       fail("worker_urls", "excludes --pd-disaggregation; give --prefill and --decode instead");
     }
-    if (!r.pd_disaggregation && !r.prefill.empty()) fail("prefill", "needs --pd-disaggregation");
-    if (!r.pd_disaggregation && !r.decode.empty()) fail("decode", "needs --pd-disaggregation");
-    if (r.pd_disaggregation && r.prefill.empty() != r.decode.empty() && usable("prefill") &&
-        usable("decode")) {
+    const bool unified = !r.pd_disaggregation && known("pd_disaggregation");
+    if (unified && !r.prefill.empty()) fail("prefill", "needs --pd-disaggregation");
+    if (unified && !r.decode.empty()) fail("decode", "needs --pd-disaggregation");
+    if (r.pd_disaggregation && r.prefill.empty() != r.decode.empty() && known("prefill") &&
+        known("decode")) {
       fail(r.prefill.empty() ? "decode" : "prefill",
            std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
                " beside it");
@@ -122,7 +102,7 @@ class Resolver {
     router_bootstrap_port();
     if (!given("prefill_workers")) return;
     if (addresses) fail("prefill_workers", "applies to workers that the router starts");
-    if (!r.pd_disaggregation) fail("prefill_workers", "needs --pd-disaggregation");
+    if (unified) fail("prefill_workers", "needs --pd-disaggregation");
   }
 
   /// The port of the --prefill addresses that name none.
@@ -178,14 +158,15 @@ class Resolver {
       if (!given(dest)) {
         *field = r.policy;
         computed(dest);
-      } else if (!r.pd_disaggregation) {
+      } else if (!r.pd_disaggregation && known("pd_disaggregation")) {
         fail(dest, "needs --pd-disaggregation");
       }
     }
   }
 
   void require_model() {
-    if (given("model_path") || errors_.failed("model_path") || a_.command.explain) return;
+    if (given("model_path") || !known("model_path")) return;
+    if (a_.command.explain || !usable("explain")) return;
     const bool router = a_.program == Program::kRouter;
     if (router && a_.router.has_worker_addresses()) return;
     const bool addresses_failed = !usable("worker_urls") || !usable("prefill") || !usable("decode");
@@ -259,10 +240,9 @@ class Resolver {
     if (!given("mem_fraction_static")) computed("mem_fraction_static");
     no_op("disable_overlap_schedule", "this engine always runs its steps one after another");
     if (a_.scheduling.schedule_policy == SchedulePolicy::kLpm && a_.kv_cache.disable_radix_cache) {
-      note(NoteLevel::kWarning,
-           "--schedule-policy lpm orders by cached prefix, and --disable-radix-cache leaves none; "
-           "using fcfs");
-      a_.scheduling.schedule_policy = SchedulePolicy::kFcfs;
+      fail("schedule_policy",
+           "lpm orders by cached prefix, and --disable-radix-cache leaves none; give one of the "
+           "two");
     }
     sizes();
   }
@@ -331,8 +311,6 @@ class Resolver {
     DisaggregationOptions& pd = a_.disaggregation;
     const bool prefill = a_.program == Program::kPrefill;
     if (pd.bootstrap_address) {
-      const Status address = check_host_port(*pd.bootstrap_address);
-      if (!address.ok()) fail("disaggregation_bootstrap_address", address.message());
       const Origin port_from = a_.origin("disaggregation_bootstrap_port");
       if (given("disaggregation_bootstrap_port") &&
           port_from >= a_.origin("disaggregation_bootstrap_address")) {
@@ -356,7 +334,7 @@ class Resolver {
       computed("disaggregation_bootstrap_port");
     }
     const bool same = pd.bootstrap_port != 0 && pd.bootstrap_port == a_.server.port;
-    if (same && usable("port") && usable("disaggregation_bootstrap_port")) {
+    if (same && known("port") && known("disaggregation_bootstrap_port")) {
       fail("disaggregation_bootstrap_port", std::to_string(pd.bootstrap_port) + " is also --port");
     }
   }

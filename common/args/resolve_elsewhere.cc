@@ -54,13 +54,6 @@ void replace(Arguments& args, const Registry& registry, Errors& errors, const En
   }
 }
 
-void check_devices(const Arguments& args, const Registry& registry, Errors& errors) {
-  const std::optional<std::string>& devices = args.elsewhere.mooncake_ib_device;
-  if (!devices || ("," + *devices + ",").find(",,") == std::string::npos) return;
-  errors.add(*registry.find_dest("mooncake_ib_device"),
-             "'" + shown(*devices) + "' is not a list of names with commas between them");
-}
-
 }  // namespace
 
 void note_no_op(Arguments& args, const Entry& entry, std::string_view why) {
@@ -72,9 +65,9 @@ void resolve_old_names(Arguments& args, const Registry& registry, Errors& errors
   for (const Entry& entry : registry.entries()) {
     if (!entry.built() || entry.spec.deprecated_for.empty() || !is_on(args, errors, entry))
       continue;
-    args.notes.push_back(
-        {NoteLevel::kWarning,
-         entry.flag() + " is deprecated; use " + std::string(entry.spec.deprecated_for)});
+    args.notes.push_back({NoteLevel::kWarning,
+                          entry.flag() + " is deprecated; use " +
+                              std::string(entry.spec.deprecated_for) + errors.place(entry.dest)});
     replace(args, registry, errors, entry);
   }
 }
@@ -87,7 +80,6 @@ void resolve_elsewhere(Arguments& args, const Registry& registry, Errors& errors
   }
   for (const std::string_view dest : {"ep_size", "moe_a2a_backend", "moe_runner_backend"})
     note_no_op(args, *registry.find_dest(dest), "the models of this build have no experts");
-  check_devices(args, registry, errors);
   for (const Entry& entry : registry.entries()) {
     const std::string needs(entry.spec.needs);
     if (needs.empty() || !is_on(args, errors, entry)) continue;

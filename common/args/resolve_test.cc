@@ -84,11 +84,15 @@ TEST(Resolve, AnOldNameAndWhatItMeansMustAgree) {
   EXPECT_TRUE(runs(same)) << same.err;
   EXPECT_EQ(
       run(kP, with(ep, {"--ep", "3"})).err,
+      "prefill-server: warning: --enable-ep-moe is deprecated; use --ep-size set to the value "
+      "of --tp-size\n"
       "prefill-server: error: argument --enable-ep-moe: means --expert-parallel-size 1, which "
       "contradicts --expert-parallel-size 3\n"
       "prefill-server: error: argument --expert-parallel-size: 3 is not built yet; a worker of "
       "this build runs 1 rank\n");
   EXPECT_EQ(run(kP, {"--model-path", "/m", "--enable-deepep-moe", "--moe-a2a-backend", "none"}).err,
+            "prefill-server: warning: --enable-deepep-moe is deprecated; use --moe-a2a-backend "
+            "deepep\n"
             "prefill-server: error: argument --enable-deepep-moe: means --moe-a2a-backend deepep, "
             "which contradicts --moe-a2a-backend none\n");
   EXPECT_TRUE(

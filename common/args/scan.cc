@@ -81,8 +81,7 @@ class Scanner {
     // One letter takes one dash, a word takes two: "--h" and "-port" are nobody's.
     const Entry* entry = (name.size() > 1) == is_long ? registry_.find(name) : nullptr;
     if (entry == nullptr) {
-      errors_.add(errors_.is_full() ? "unrecognized argument"
-                                    : unrecognized(registry_, program_, spelled, name));
+      tell_unrecognized(registry_, program_, "", spelled, errors_);
       return false;
     }
     if (entry->dest == "explain" && !attached && !has_next) {
@@ -188,15 +187,33 @@ std::string Errors::report(Program program) const {
   return text;
 }
 
-std::string unrecognized(const Registry& registry,
-                         Program program,
-                         std::string_view spelled,
-                         std::string_view name) {
-  std::string text = "unrecognized argument: " + shown(spelled);
+std::string nearest_name(const Registry& registry, Program program, std::string_view name) {
+  while (name.starts_with('-'))
+    name.remove_prefix(1);
   std::string near = registry.nearest(name, services_of(program));
-  if (near.empty()) near = registry.nearest(name, kEverywhere);
+  return near.empty() ? registry.nearest(name, kEverywhere) : near;
+}
+
+std::string unrecognized(std::string_view spelled, const std::string& near) {
+  std::string text = "unrecognized argument: " + shown(spelled);
   if (!near.empty()) text += " (did you mean " + near + "?)";
   return text;
+}
+
+void tell_unrecognized(const Registry& registry,
+                       Program program,
+                       const std::string& place,
+                       std::string_view spelled,
+                       Errors& errors) {
+  if (errors.is_full()) {
+    // Only counted: looking for the nearest name costs more than all else of a line of nonsense.
+    errors.remember_gap();
+    errors.add("unrecognized argument");
+    return;
+  }
+  const std::string near = nearest_name(registry, program, spelled);
+  if (!near.empty()) errors.remember_unknown(registry.find(near.substr(2))->dest);
+  errors.add(place + unrecognized(spelled, near));
 }
 
 std::vector<Given> scan_command_line(
@@ -204,6 +221,7 @@ std::vector<Given> scan_command_line(
   if (argc > kWordCountMax) {
     errors.add("the command line has " + std::to_string(argc) + " words; at most " +
                std::to_string(kWordCountMax) + " are read");
+    errors.remember_gap();
     return {};
   }
   std::vector<std::string_view> words;
@@ -211,11 +229,7 @@ std::vector<Given> scan_command_line(
     const std::string_view word = argv[i];
     if (word.size() > kWordBytesMax) {
       errors.add("word " + std::to_string(i) + " of the command line is longer than 1 MiB");
-      return {};
-    }
-    if (!is_utf8(word)) {
-      // Not shown: it may be a key.
-      errors.add("word " + std::to_string(i) + " of the command line is not valid UTF-8");
+      errors.remember_gap();
       return {};
     }
     words.push_back(word);

@@ -47,6 +47,17 @@ enum class Unit : std::uint8_t {
   kMilliseconds
 };
 
+/// What a text must look like. Checked where the value is read, and a pattern in the JSON Schema.
+enum class Form : std::uint8_t {
+  kAny,
+  kFilled,        ///< not empty
+  kModelName,     ///< not empty, no ':', which stands before an adapter's name
+  kKey,           ///< not empty, fits into a header line
+  kHostPort,      ///< host:port or [v6]:port
+  kNames,         ///< names with commas between them
+  kFailurePoints  ///< name=action[;name=action], see common/base/failpoint.h
+};
+
 /// Everything about one argument apart from its field. Lists are comma-separated text, so that a
 /// row stays a literal.
 struct Spec {
@@ -68,6 +79,7 @@ struct Spec {
   std::string_view section = "";
   std::string_view env = "";  ///< variable that gives the value when nothing else does
   Unit unit = Unit::kNone;
+  Form form = Form::kAny;
   std::uint8_t tier = 0;        ///< of the schema; 0: our own argument
   std::string_view scope = "";  ///< of the schema: the subsystem that implements it; "": ours
   bool common = false;          ///< shown first in --help
@@ -80,6 +92,7 @@ struct Spec {
   bool keep = false;            ///< on the router: not forwarded to workers
   bool pd_only = false;         ///< no effect with --disaggregation-mode null
   bool trivial_only = false;    ///< takes values that change nothing; the others are not built yet
+  bool router_only = false;     ///< trivial_only on a worker, all of it on a router
   bool explicit_only = false;   ///< documented default is not in force when absent
   std::string_view needs = "";  ///< hardware or library that all of it is for, missing here
   bool ignored_without = false;   ///< without that a warning; else it is refused
@@ -119,6 +132,8 @@ enum class Readiness : std::uint8_t {
   kDeprecated      ///< read as another argument, with one warning
 };
 
+/// Only what changes nothing is built, which is the default.
+bool only_default(const Entry& entry, Program program);
 /// Derived from the description.
 Readiness readiness(const Entry& entry);
 /// "works", "needs hardware", "not built yet", "deprecated".

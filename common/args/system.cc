@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -72,6 +73,21 @@ bool amx_available() {
 #endif
 }
 
+Environment::PathKind kind_of(const std::string& path) {
+  std::error_code error;
+  switch (std::filesystem::status(path, error).type()) {
+    case std::filesystem::file_type::regular:
+      return Environment::PathKind::kFile;
+    case std::filesystem::file_type::directory:
+      return Environment::PathKind::kFolder;
+    case std::filesystem::file_type::none:
+    case std::filesystem::file_type::not_found:
+      return Environment::PathKind::kNothing;
+    default:
+      return Environment::PathKind::kOther;
+  }
+}
+
 }  // namespace
 
 Environment Environment::system() {
@@ -81,6 +97,7 @@ Environment Environment::system() {
     if (value == nullptr) return std::nullopt;
     return std::string(value);
   };
+  environment.path_kind = kind_of;
   const CgroupLimits limits = own_cgroup_limits();
   environment.cpu_count = std::max(1U, cpu_limit(limits));
   environment.memory_bytes = memory_limit(limits);

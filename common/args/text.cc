@@ -2,6 +2,7 @@
 
 #include "common/args/field.h"
 #include "common/args/spec.h"
+#include "common/base/failpoint.h"
 
 #include <algorithm>
 #include <array>
@@ -11,15 +12,7 @@
 namespace tandem::args {
 namespace {
 
-constexpr int kJsonDepthMax = 64;
 constexpr std::size_t kNameBytesMax = 64;
-
-/// One of the unit is num / den of what a plain number counts.
-struct Suffix {
-  std::string_view text;
-  std::int64_t num;
-  std::int64_t den = 1;
-};
 
 constexpr Suffix kNoSuffix = {"", 1};
 constexpr std::int64_t kKi = 1024;
@@ -43,6 +36,8 @@ constexpr Suffix kByteSuffixes[] = {{"B", 1},
 constexpr Suffix kSecondSuffixes[] = {{"ms", 1, 1000}, {"s", 1}, {"m", 60}, {"h", 3600}};
 constexpr Suffix kMillisecondSuffixes[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
+}  // namespace
+
 std::span<const Suffix> suffixes_of(Unit unit) {
   switch (unit) {
     case Unit::kBytes:
@@ -56,6 +51,8 @@ std::span<const Suffix> suffixes_of(Unit unit) {
   }
   return {};
 }
+
+namespace {
 
 /// The suffix that `word` ends with, or null when the unit has no such suffix.
 const Suffix* find_suffix(std::string_view word, Unit unit) {
@@ -256,8 +253,8 @@ Status check_range(const Number& number, const std::string& word, const Spec& sp
 }
 
 Status check_url(const std::string& word) {
-  std::string_view rest = word;
   for (const std::string_view scheme : {"http://", "grpc://"}) {
+    std::string_view rest = word;
     if (!rest.starts_with(scheme)) continue;
     rest.remove_prefix(scheme.size());
     if (rest.ends_with('/')) rest.remove_suffix(1);
@@ -273,24 +270,33 @@ Status check_host_port(const std::string& word) {
   return invalid_argument("'" + shown(word) + "' is not HOST:PORT");
 }
 
-Status check_json_depth(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-      continue;
-    }
-    if (c == '"') quoted = true;
-    if (c == '}' || c == ']') --depth;
-    if ((c == '{' || c == '[') && ++depth > kJsonDepthMax) {
-      return invalid_argument("not valid JSON: nested deeper than " +
-                              std::to_string(kJsonDepthMax) + " at offset " + std::to_string(i));
-    }
+Status check_form(const std::string& word, Form form) {
+  if (word.find('\0') != std::string::npos) return invalid_argument("the value holds a NUL byte");
+  switch (form) {
+    case Form::kAny:
+      return {};
+    case Form::kHostPort:
+      return check_host_port(word);
+    case Form::kNames:
+      if (("," + word + ",").find(",,") == std::string::npos) return {};
+      return invalid_argument("'" + shown(word) +
+                              "' is not a list of names with commas between them");
+    case Form::kFailurePoints:
+      if (failpoint::check(word).ok()) return {};
+      return invalid_argument("'" + shown(word) +
+                              "' is not name=action[;name=action] with action error, sleep(MS), "
+                              "abort, hang, N*action or N+action");
+    case Form::kKey:
+      if (word.empty()) return invalid_argument("empty key");
+      if (word.find_first_of("\r\n") == std::string::npos) return {};
+      return invalid_argument("the key holds a line break");
+    case Form::kModelName:
+      if (word.find(':') == std::string::npos) break;
+      return invalid_argument("':' is reserved for model:adapter, got " + shown(word));
+    case Form::kFilled:
+      break;
   }
-  return {};
+  return word.empty() ? invalid_argument("empty value") : Status();
 }
 
 std::string json_string(std::string_view text) {
@@ -313,7 +319,7 @@ std::string json_string(std::string_view text) {
   return out + "\"";
 }
 
-bool is_utf8(std::string_view text) {
+std::size_t utf8_prefix(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
     std::size_t more = 0;
@@ -328,17 +334,21 @@ bool is_utf8(std::string_view text) {
       more = 1;
       point = lead & 31U;
     }
-    if (lead > 0xf4 || (lead >= 0x80 && more == 0) || i + more >= text.size()) return false;
+    if (lead > 0xf4 || (lead >= 0x80 && more == 0) || i + more >= text.size()) return i;
     for (std::size_t k = 1; k <= more; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0U) != 0x80U) return false;
+      if ((next & 0xc0U) != 0x80U) return i;
       point = (point << 6U) | (next & 0x3fU);
     }
     const bool overlong = (more == 2 && point < 0x800) || (more == 3 && point < 0x10000);
-    if (overlong || (point >= 0xd800 && point < 0xe000) || point > 0x10ffff) return false;
+    if (overlong || (point >= 0xd800 && point < 0xe000) || point > 0x10ffff) return i;
     i += more + 1;
   }
-  return true;
+  return text.size();
+}
+
+bool is_utf8(std::string_view text) {
+  return utf8_prefix(text) == text.size();
 }
 
 std::string shown(std::string_view text) {

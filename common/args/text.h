@@ -5,6 +5,7 @@
 #include "common/base/status.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace tandem::args {
 
 enum class Unit : std::uint8_t;
+enum class Form : std::uint8_t;
 struct Spec;
 
 std::string lower(std::string_view text);
@@ -32,6 +34,15 @@ struct Number {
   bool overflow = false;
 };
 
+/// One of the unit is num / den of what a plain number counts. den is a power of ten.
+struct Suffix {
+  std::string_view text;
+  std::int64_t num;
+  std::int64_t den = 1;
+};
+
+/// What may stand behind a number of this unit.
+std::span<const Suffix> suffixes_of(Unit unit);
 /// Decimal digits with an optional sign and a suffix of the unit; with a suffix also a fraction,
 /// when it comes out whole (1.5GB). The message is "invalid int value: '<word>'".
 Result<Number> parse_integer(const std::string& word, Unit unit);
@@ -42,7 +53,10 @@ Status check_range(const Number& number, const std::string& word, const Spec& sp
 Status check_url(const std::string& word);
 /// host:port or [v6]:port.
 Status check_host_port(const std::string& word);
-/// Refuses JSON nested deeper than 64 before a recursive reader sees it.
-Status check_json_depth(std::string_view text);
+/// A text of this form, or what is wrong with it.
+Status check_form(const std::string& word, Form form);
+/// A JSON object, written anew without needless spaces. Refused: another value, a key that stands
+/// twice, nesting deeper than 64.
+Result<std::string> read_json_object(const std::string& word);
 
 }  // namespace tandem::args

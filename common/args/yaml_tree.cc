@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -36,9 +37,28 @@ class Refused : public std::runtime_error {
 /// the limit.
 class Builder : public YAML::EventHandler {
  public:
+  /// Borrows the text that is parsed.
+  explicit Builder(std::string_view text) : text_(text) {}
+
   YamlNode take() { return std::move(root_); }
 
-  void OnDocumentStart(const YAML::Mark& /*mark*/) override {}
+  /// Of a map that reading stopped in: the pairs before that place. The last one may go on there
+  /// ("a: 1" before "   b: 2"), unless a key has followed it.
+  YamlNode take_begun() {
+    if (stack_.empty()) return take();
+    YamlNode root = std::move(stack_.front().node);
+    if (root.kind != YamlNode::Kind::kMap) return root;
+    const bool has_key = root.children.size() % 2 == 1;
+    const std::size_t surely = has_key ? 1 : 2;
+    root.children.resize(root.children.size() - std::min(surely, root.children.size()));
+    return root;
+  }
+
+  std::vector<std::string>& complaints() { return complaints_; }
+
+  [[nodiscard]] const std::string& start() const { return start_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { start_ = place(mark); }
 
   void OnDocumentEnd() override {}
 
@@ -54,6 +74,9 @@ class Builder : public YAML::EventHandler {
     YamlNode node = make(mark, tag, YamlNode::Kind::kScalar);
     node.text = value;
     node.plain = tag == "?";
+    // yaml-cpp takes the end of the text for the end of a quote, with all keys that stand between.
+    if (tag == "!" && !quote_is_closed(static_cast<std::size_t>(mark.pos)))
+      throw Refused(place(mark) + ": a quote is opened and never closed");
     finish(std::move(node), anchor);
   }
 
@@ -98,6 +121,25 @@ class Builder : public YAML::EventHandler {
     std::size_t nodes;
   };
 
+  /// Of the quoted scalar that begins at `at`, behind its anchor and tag if it has them.
+  [[nodiscard]] bool quote_is_closed(std::size_t at) const {
+    constexpr std::string_view kBlank = " \t\r\n";
+    if (text_.starts_with("\xef\xbb\xbf")) at += 3;  // not counted by yaml-cpp
+    while (at < text_.size() && (text_[at] == '&' || text_[at] == '!'))
+      at = text_.find_first_not_of(kBlank, text_.find_first_of(kBlank, at));
+    if (at >= text_.size() || (text_[at] != '"' && text_[at] != '\'')) return true;
+    const char quote = text_[at];
+    for (++at; at < text_.size(); ++at) {
+      const char after = at + 1 < text_.size() ? text_[at + 1] : ' ';
+      if (quote == '"' ? text_[at] == '\\' : text_[at] == quote && after == quote) {
+        ++at;
+      } else if (text_[at] == quote) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   void count(std::size_t nodes, const YAML::Mark& mark) {
     nodes_ += nodes;
     if (nodes_ > kNodesMax)
@@ -105,9 +147,8 @@ class Builder : public YAML::EventHandler {
   }
 
   YamlNode make(const YAML::Mark& mark, const std::string& tag, YamlNode::Kind kind) {
-    if (!tag.empty() && tag != "?" && tag != "!") {
-      throw Refused(place(mark) + ": the tag " + shown(tag) + " is not allowed here");
-    }
+    if (!tag.empty() && tag != "?" && tag != "!")
+      complaints_.push_back(place(mark) + ": the tag " + shown(tag) + " is not allowed here");
     count(1, mark);
     YamlNode node;
     node.kind = kind;
@@ -127,24 +168,31 @@ class Builder : public YAML::EventHandler {
     Open done = std::move(stack_.back());
     stack_.pop_back();
     // The keys of the root are arguments; their reader knows every spelling of them.
-    if (!stack_.empty() && done.node.kind == YamlNode::Kind::kMap) refuse_twins(done.node);
+    if (!stack_.empty() && done.node.kind == YamlNode::Kind::kMap) tell_twins(done.node);
     const std::size_t nodes = nodes_ - done.nodes_before + 1;
     if (done.anchor != 0) anchors_[done.anchor] = {done.node, nodes};
     attach(std::move(done.node));
   }
 
-  static void refuse_twins(const YamlNode& map) {
-    std::map<std::string_view, const YamlNode*> seen;
+  /// The first of them stays, so that its reader has nothing to say about the same.
+  void tell_twins(YamlNode& map) {
+    std::map<std::string, std::string> seen;
+    std::vector<YamlNode> kept;
     for (std::size_t i = 0; i + 1 < map.children.size(); i += 2) {
-      const YamlNode& key = map.children[i];
-      if (key.kind != YamlNode::Kind::kScalar) continue;
-      const auto [earlier, is_new] = seen.emplace(key.text, &key);
-      if (is_new) continue;
-      throw Refused(std::to_string(key.line) + ":" + std::to_string(key.column) + ": the key " +
-                    shown(key.text) + " is given twice, first at " +
-                    std::to_string(earlier->second->line) + ":" +
-                    std::to_string(earlier->second->column));
+      YamlNode& key = map.children[i];
+      const std::string here = std::to_string(key.line) + ":" + std::to_string(key.column);
+      if (key.kind == YamlNode::Kind::kScalar) {
+        const auto [first, is_new] = seen.emplace(key.text, here);
+        if (!is_new) {
+          complaints_.push_back(here + ": the key " + shown(key.text) +
+                                " is given twice, first at " + first->second);
+          continue;
+        }
+      }
+      kept.push_back(std::move(key));
+      kept.push_back(std::move(map.children[i + 1]));
     }
+    map.children = std::move(kept);
   }
 
   void finish(YamlNode node, YAML::anchor_t anchor) {
@@ -160,7 +208,10 @@ class Builder : public YAML::EventHandler {
     }
   }
 
+  std::string_view text_;
   YamlNode root_;
+  std::string start_;
+  std::vector<std::string> complaints_;
   std::vector<Open> stack_;
   std::map<YAML::anchor_t, Anchored> anchors_;
   std::size_t nodes_ = 0;
@@ -179,29 +230,29 @@ std::string scalar_json(const YamlNode& node) {
 
 }  // namespace
 
-Result<YamlNode> parse_yaml(const std::string& text) {
+YamlDocument parse_yaml(const std::string& text) {
+  Builder builder(text);
+  YamlDocument document;
+  std::string stopped;
   try {
     std::istringstream stream(text);
     YAML::Parser parser(stream);
-    Builder builder;
-    if (!parser.HandleNextDocument(builder)) {
-      YamlNode empty;
-      empty.kind = YamlNode::Kind::kMap;
-      return empty;
-    }
-    Builder rest;
-    if (parser.HandleNextDocument(rest))
-      return invalid_argument("1:1: more than one YAML document");
-    YamlNode root = builder.take();
-    if (root.kind == YamlNode::Kind::kNull) root.kind = YamlNode::Kind::kMap;
-    return root;
+    Builder rest(text);
+    if (parser.HandleNextDocument(builder) && parser.HandleNextDocument(rest))
+      stopped = rest.start() + ": more than one YAML document";
   } catch (const Refused& error) {
-    return invalid_argument(error.what());
+    stopped = error.what();
   } catch (const YAML::Exception& error) {
-    return invalid_argument(place(error.mark) + ": " + shown(error.msg));
+    stopped = place(error.mark) + ": " + shown(error.msg);
   } catch (const std::exception& error) {
-    return invalid_argument(std::string("1:1: not readable as YAML: ") + shown(error.what()));
+    stopped = std::string("1:1: not readable as YAML: ") + shown(error.what());
   }
+  document.whole = stopped.empty();
+  document.root = builder.take_begun();
+  if (document.root.kind == YamlNode::Kind::kNull) document.root.kind = YamlNode::Kind::kMap;
+  document.complaints = std::move(builder.complaints());
+  if (!document.whole) document.complaints.push_back(std::move(stopped));
+  return document;
 }
 
 std::string yaml_to_json(const YamlNode& node) {

@@ -328,6 +328,15 @@ int dry_run(const args::Arguments& args) {
     different.insert(spec.argv);
   }
   // Each kind of worker checks its own arguments and prints its own memory plan.
+  if (const std::size_t sharers = local_specs(args).size(); sharers > 1) {
+    std::printf(
+        "%zu workers share the memory: each has --mem-fraction-static %g of the router's %g, so "
+        "multiply by %zu what a worker asks for\n",
+        sharers,
+        args.kv_cache.mem_fraction_static / static_cast<double>(sharers),
+        args.kv_cache.mem_fraction_static,
+        sharers);
+  }
   for (std::vector<std::string> argv : different) {
     argv.emplace_back("--dry-run");
     const int code = run_to_end(argv);

@@ -236,7 +236,7 @@ Result<const kernels::Backend*> select_backend(const args::Arguments& args) {
     backend = kernels::select(kernels::Family::kAvx512, &reason);
   }
   if (backend == nullptr) {
-    return failed_precondition(
+    return invalid_argument(
         fmt::format("argument --kernel-family: {} cannot run here: {}; use auto", name, reason));
   }
   return backend;
@@ -251,8 +251,8 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
         ": no such folder (a local checkpoint folder with config.json is expected)");
   }
   WorkerPlan plan;
-  TANDEM_TRY(plan.config, model::read_config(folder, args.model.json_model_override_args));
   TANDEM_TRY(plan.backend, select_backend(args));
+  TANDEM_TRY(plan.config, model::read_config(folder, args.model.json_model_override_args));
   TANDEM_TRY(plan.context_length, choose_context(args.model, plan.config));
   plan.dtype = choose_dtype(args.model.dtype, plan.config);
   plan.quantization = choose_quantization(args.model);

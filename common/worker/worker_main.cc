@@ -128,10 +128,22 @@ void warn_of_clamped_pool(const args::Arguments& args, const WorkerPlan& plan) {
                   std::to_string(plan.max_total_tokens) + " (see --mem-fraction-static)"}});
 }
 
+/// A limit that another one lifts is told.
+void tell_lifted_limit(const args::Arguments& args, const WorkerPlan& plan) {
+  const auto asked = static_cast<std::int64_t>(args.scheduling.max_prefill_tokens);
+  if (!args.is_explicit("max_prefill_tokens") || asked >= plan.context_length) return;
+  obs::info("argument",
+            {{"note",
+              "--max-prefill-tokens " + std::to_string(asked) +
+                  " is below the context length, which is in force: " +
+                  std::to_string(plan.context_length)}});
+}
+
 Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
+  tell_lifted_limit(args, plan);
   // Small files first: a template that is not there is told before weights are read for minutes.
   TANDEM_TRY(serve::ModelText text,
              serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
@@ -190,6 +202,7 @@ int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
   warn_of_clamped_pool(args, *plan);
+  tell_lifted_limit(args, *plan);
   std::optional<CheckpointFacts> facts;
   if (weights::has_checkpoint(args.model.model_path)) {
     auto read = read_checkpoint_facts(args.model.model_path);

@@ -112,11 +112,19 @@ def chat_tokens(server, text="Hello"):
 
 def refused(run, program, *words):
     """The one sentence with which a program refuses its arguments (a dry run, so that it ends either way)."""
+    warnings, text = warned_and_refused(run, program, *words)
+    assert not warnings, warnings
+    return text
+
+
+def warned_and_refused(run, program, *words):
+    """As refused(), with the warnings before that sentence."""
     code, out, err = run(program, *words, "--dry-run")
     assert code == 2, (code, out, err)
-    lines = err.splitlines()
+    warnings = [line for line in err.splitlines() if line.startswith(f"{program}: warning: ")]
+    lines = err.splitlines()[len(warnings):]
     assert len(lines) == 1 and lines[0].startswith(f"{program}: error: "), err
-    return lines[0]
+    return warnings, lines[0]
 
 
 def dumped(run, program, *words):

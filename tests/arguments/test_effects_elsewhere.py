@@ -1,5 +1,5 @@
 """Old names, experts, and what is for hardware and libraries that are not here: refused, ignored or mapped by name."""
-from effects import MODEL, notes, refused
+from effects import MODEL, notes, refused, warned_and_refused
 
 
 def ignored(cluster, *words):
@@ -11,9 +11,14 @@ def ignored(cluster, *words):
 
 
 def mapped(run, old, flag, value):
-    text = refused(run, "prefill-server", *MODEL, old)
+    """One warning with the replacement, then what is true of the replacement."""
+    warning = f"prefill-server: warning: {old} is deprecated; use {flag} {value}"
+    warnings, text = warned_and_refused(run, "prefill-server", *MODEL, old)
+    assert warnings == [warning], warnings
     assert f"argument {old}: means {flag} {value}: {value} needs a CUDA device" in text, text
-    text = refused(run, "prefill-server", *MODEL, old, flag, "none" if flag == "--moe-a2a-backend" else "auto")
+    warnings, text = warned_and_refused(run, "prefill-server", *MODEL, old, flag,
+                                        "none" if flag == "--moe-a2a-backend" else "auto")
+    assert warnings == [warning], warnings
     assert f"argument {old}: means {flag} {value}, which contradicts {flag} " in text, text
 
 

@@ -27,7 +27,7 @@ def run(program, *words, env=None, timeout=20):
 
 def dumped(program, *words, env=None):
     code, out, err = run(program, *words, "--dump-config", env=env)
-    assert (code, err) == (0, ""), err
+    assert code == 0 and all(": warning: " in line for line in err.splitlines()), err
     return json.loads(out)
 
 
@@ -80,7 +80,7 @@ def test_dump_config_is_one_json_object_with_the_keys_of_server_info(cluster):
 def test_server_info_says_what_was_given(cluster):
     given = ["--page-size", 16, "--stream-interval", 3, "--context-length", 777, "--served-model-name", "mine",
              "--max-running-requests", 5, "--chunked-prefill-size", 64, "--max-prefill-tokens", 512, "--dtype", "float32",
-             "--schedule-policy", "lpm", "--schedule-conservativeness", 0.7, "--mem-fraction-static", 0.3,
+             "--schedule-policy", "fcfs", "--schedule-conservativeness", 0.7, "--mem-fraction-static", 0.3,
              "--max-total-tokens", 4096, "--random-seed", 11, "--log-level", "warning", "--log-requests",
              "--decode-log-interval", 9, "--enable-metrics", "--enable-cache-report", "--disable-radix-cache",
              "--compute-threads", 1, "--kernel-family", "reference", "--max-body-bytes", 100000, "--http-threads", 3,
@@ -180,6 +180,24 @@ def test_too_little_memory_is_told_before_a_weight_is_read(tmp_path):
     assert re.search(r"argument --mem-fraction-static: weights and buffers need [\d.]+ GiB of [\d.]+ GiB "
                      r"\(0.0001 of the [\d.]+ GiB", err), err
     assert "raise --mem-fraction-static above" in err
+
+
+def test_what_a_router_needs_is_what_its_workers_need_together():
+    """A worker names a value for itself; the router says by how much to multiply, and that then fits."""
+    words = [*MODEL, "--dp", 3, "--dry-run", "--mem-fraction-static"]
+    code, out, err = run("router", *words, 0.002)
+    assert code == 2 and "3 workers share the memory" in out and "multiply by 3" in out, (out, err)
+    named = float(re.search(r"raise --mem-fraction-static above ([\d.]+)", err)[1])
+    assert named > 0.002 / 3
+    code, out, err = run("router", *words, 3 * named + 1e-9)
+    assert code == 0, (out, err)
+
+
+def test_a_limit_that_another_one_lifts_is_told():
+    wanted = "--max-prefill-tokens 100 is below the context length, which is in force: 4096"
+    assert wanted in run("prefill-server", *MODEL, "--dry-run", "--max-prefill-tokens", 100)[2]
+    for words in (["--max-prefill-tokens", 4096], []):
+        assert "--max-prefill-tokens" not in run("prefill-server", *MODEL, "--dry-run", *words)[2]
 
 
 def test_config_file_and_precedence(tmp_path):
