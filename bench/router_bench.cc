@@ -204,7 +204,7 @@ class Bench {
         folder_(std::filesystem::path(self_).parent_path().parent_path().string()) {}
 
   void run() {
-    for (const char* policy : {"round_robin", "least_load"}) {
+    for (const char* policy : {"round_robin", "power_of_two", "cache_aware"}) {
       if (!options_.policy.empty() && options_.policy != policy) continue;
       requests(policy);
     }
@@ -298,7 +298,7 @@ class Bench {
               connections,
               m.cpu_us / static_cast<double>(std::max<std::uint64_t>(m.load.requests, 1)),
               "us",
-              18,
+              policy == "cache_aware" ? 25 : 18,
               m.load);
       }
     }

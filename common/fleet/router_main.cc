@@ -37,6 +37,10 @@ balance::Method policy(args::RoutingPolicy name) {
       return balance::Method::kRandom;
     case args::RoutingPolicy::kRoundRobin:
       return balance::Method::kRoundRobin;
+    case args::RoutingPolicy::kPowerOfTwo:
+      return balance::Method::kPowerOfTwo;
+    case args::RoutingPolicy::kCacheAware:
+      return balance::Method::kCacheAware;
     case args::RoutingPolicy::kLeastLoad:
       break;
   }
@@ -49,6 +53,11 @@ FleetOptions fleet_options(const args::Arguments& args) {
   options.policy = policy(args.router.policy);
   options.prefill_policy = policy(args.router.prefill_policy);
   options.decode_policy = policy(args.router.decode_policy);
+  options.cache.cache_threshold = args.router.cache_threshold;
+  options.cache.balance_abs_threshold = args.router.balance_abs_threshold;
+  options.cache.balance_rel_threshold = args.router.balance_rel_threshold;
+  options.max_tree_size = args.router.max_tree_size;
+  options.eviction_interval = seconds(args.router.eviction_interval_secs);
   options.stall_timeout = milliseconds(args.router.worker_stall_timeout_ms);
   options.no_progress_timeout = {options.stall_timeout.ns * 5};
   options.request_timeout = seconds(args.router.request_timeout_secs);
