@@ -250,6 +250,7 @@ void Fleet::connect(std::uint64_t number, const Result<std::string>& grpc_addres
   // Pings give up after three intervals: never before --worker-stall-timeout-ms does.
   options.client.keepalive =
       std::max(options.client.keepalive, Duration{options_.stall_timeout.ns / 2});
+  options.io = options_.io;
   options.router_incarnation = incarnation_;
   auto client =
       rpc::SessionClient::open(std::move(options), std::make_shared<Handler>(this, worker.key));

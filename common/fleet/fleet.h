@@ -30,6 +30,8 @@
 namespace tandem::fleet {
 
 struct FleetOptions {
+  /// Reads what workers send. Borrowed; outlives the fleet's stop().
+  async::IoPool* io = nullptr;
   bool disaggregated = false;
   balance::Method policy = balance::Method::kLeastLoad;  ///< unified workers
   balance::Method prefill_policy = balance::Method::kLeastLoad;

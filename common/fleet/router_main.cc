@@ -192,6 +192,8 @@ struct Program {
   serve::Signals& signals;
   Time began;
   serve::Ports ports = {};
+  // Also reads what workers send; goes after the fleet, which has sockets in it.
+  std::shared_ptr<async::IoPool> io = nullptr;
   std::shared_ptr<Fleet> fleet = nullptr;
   std::unique_ptr<LocalWorkers> local = nullptr;
   std::unique_ptr<serve::FrontDoor> door = nullptr;
@@ -252,7 +254,10 @@ Status start(Program& program) {
   TANDEM_TRY(std::vector<WorkerAddress> addresses, given_addresses(args.router));
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
-  program.fleet = std::make_shared<Fleet>(fleet_options(args));
+  program.io = program.door->io();
+  FleetOptions options = fleet_options(args);
+  options.io = program.io.get();
+  program.fleet = std::make_shared<Fleet>(std::move(options));
   program.fleet->start();
   const auto hopeless = std::make_shared<Hopeless>();
   if (args.router.has_worker_addresses()) {
