@@ -41,10 +41,12 @@ bool has_room(const Candidate& worker, std::int64_t tokens) {
 
 Indices eligible(std::span<const Candidate> workers, const Demand& demand) {
   Indices all;
+  all.reserve(workers.size());
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (workers[i].usable && !is_excluded(workers[i], demand)) all.push_back(i);
   }
   Indices roomy;
+  roomy.reserve(all.size());
   std::ranges::copy_if(all, std::back_inserter(roomy), [&](std::size_t i) {
     return has_room(workers[i], demand.tokens);
   });
@@ -63,6 +65,7 @@ Score score(Method method, const Candidate& worker) {
 
 Indices lowest(Method method, std::span<const Candidate> workers, const Indices& indices) {
   Indices best;
+  best.reserve(indices.size());
   std::optional<Score> best_score;
   for (const std::size_t i : indices) {
     const Score s = score(method, workers[i]);

@@ -405,14 +405,14 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
     queue_.push_back({std::move(request), std::move(sink)});
     return;
   }
-  sinks_[id] = sink;
   std::vector<FlightAction> actions;
+  actions.reserve(2);
   if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
       !status.ok()) {
-    sinks_.erase(id);
     refuse(std::move(sink), core::aborted_event(id, status));
     return;
   }
+  sinks_[id] = std::move(sink);
   apply(actions);
 }
 

@@ -36,6 +36,7 @@ std::vector<balance::Candidate> Fleet::candidates(rpc::Role role) const {
            worker.health.health() == cluster::Health::kUp;
   });
   std::vector<balance::Candidate> found;
+  found.reserve(workers_.size());
   for (const auto& [number, worker] : workers_) {
     if (worker.address.role != role || worker.state != State::kUp) continue;
     balance::Candidate candidate;
