@@ -8,6 +8,7 @@
 #include "common/core/request.h"
 #include "common/json/write.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,9 @@
 #include <vector>
 
 namespace tandem::api {
+
+/// What most whole answers take, so that their text grows once.
+constexpr std::size_t kAnswerBytes = 512;
 
 /// How a sequence ended.
 struct Finish {

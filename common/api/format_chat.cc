@@ -67,6 +67,7 @@ class ChatFormat final : public Format {
 
   std::string whole(std::vector<Sequence>& sequences) override {
     std::string out;
+    out.reserve(kAnswerBytes);
     json::Writer writer(out);
     writer.begin_object();
     writer.key("id");

@@ -59,6 +59,7 @@ class CompletionFormat final : public Format {
 
   std::string whole(std::vector<Sequence>& sequences) override {
     std::string out;
+    out.reserve(kAnswerBytes);
     json::Writer writer(out);
     writer.begin_object();
     writer.key("id");

@@ -28,6 +28,7 @@ class NativeFormat final : public Format {
 
   std::string whole(std::vector<Sequence>& sequences) override {
     std::string out;
+    out.reserve(kAnswerBytes);
     if (!shape_.is_list) {
       append(sequences.front(), &out);
       return out;

@@ -95,6 +95,9 @@ void Job::on_event(std::size_t index, core::TokenEvent&& event) {
 // whatever else came along. False when tokens are missing before the first one.
 bool Job::take_tokens(Running& running, core::TokenEvent& event, Delta* delta) {
   Sequence& sequence = running.sequence;
+  // Short answers come in one piece; long ones grow as vectors do.
+  if (keep_history_ && sequence.output_ids.empty())
+    sequence.output_ids.reserve(event.tokens.size());
   for (std::size_t i = 0; i < event.tokens.size(); ++i) {
     const std::int64_t position = event.first_index + static_cast<std::int64_t>(i);
     if (position < sequence.completion_tokens) continue;  // Said before, by an earlier attempt.

@@ -55,7 +55,7 @@ void describe(RouterOptions& o, Describe& visit) {
         {.name = "policy",
          .choices = kPolicies,
          .default_json = "null",
-         .default_note = "computed: --load-balance-method when given, else least_load",
+         .default_note = "computed: --load-balance-method when given, else cache_aware",
          .services = kRouter,
          .section = kPolicy,
          .common = true,
@@ -76,6 +76,42 @@ void describe(RouterOptions& o, Describe& visit) {
          .services = kRouter,
          .section = kPolicy,
          .help = "How a decode worker is picked; with --pd-disaggregation."});
+  visit(
+      o.cache_threshold,
+      {.name = "cache-threshold",
+       .range = {.min = 0, .max = 1},
+       .services = kRouter,
+       .section = kPolicy,
+       .help = "cache_aware: share of a prompt above which it goes to the worker that knows it."});
+  visit(o.balance_abs_threshold,
+        {.name = "balance-abs-threshold",
+         .range = {.min = 0, .max = 1 << 20},
+         .services = kRouter,
+         .section = kPolicy,
+         .help = "cache_aware: load decides when two workers differ by more requests than this"
+                 " and by --balance-rel-threshold."});
+  visit(o.balance_rel_threshold,
+        {.name = "balance-rel-threshold",
+         .range = {.min = 1},
+         .services = kRouter,
+         .section = kPolicy,
+         .help = "cache_aware: load decides when a worker has more times the requests of another"
+                 " than this; see --balance-abs-threshold."});
+  visit(o.max_tree_size,
+        {.name = "max-tree-size",
+         .range = {.min = 16, .max = 1ULL << 34U},
+         .services = kRouter,
+         .section = kPolicy,
+         .help = "cache_aware: tokens of prompts remembered per worker, 1.75 bytes each; up to"
+                 " twice as many between two evictions."});
+  visit(o.eviction_interval_secs,
+        {.name = "eviction-interval-secs",
+         .aliases = "eviction-interval",
+         .range = kSeconds,
+         .services = kRouter,
+         .section = kPolicy,
+         .unit = Unit::kSeconds,
+         .help = "cache_aware: time between two cuts to --max-tree-size."});
   visit(o.request_timeout_secs,
         {.name = "request-timeout-secs",
          .range = kSeconds,

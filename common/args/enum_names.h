@@ -73,7 +73,9 @@ TANDEM_ARGS_NAMES(LogLevel,
 TANDEM_ARGS_NAMES(RoutingPolicy,
                   {"random", RoutingPolicy::kRandom},
                   {"round_robin", RoutingPolicy::kRoundRobin},
-                  {"least_load", RoutingPolicy::kLeastLoad});
+                  {"least_load", RoutingPolicy::kLeastLoad},
+                  {"cache_aware", RoutingPolicy::kCacheAware},
+                  {"power_of_two", RoutingPolicy::kPowerOfTwo});
 
 TANDEM_ARGS_NAMES(Shell, {"bash", Shell::kBash}, {"zsh", Shell::kZsh});
 

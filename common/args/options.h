@@ -117,7 +117,9 @@ enum class LogLevel : std::uint8_t {
 enum class RoutingPolicy : std::uint8_t {
   kRandom,
   kRoundRobin,
-  kLeastLoad
+  kLeastLoad,
+  kCacheAware,
+  kPowerOfTwo
 };
 
 enum class Shell : std::uint8_t {
@@ -258,10 +260,15 @@ struct RouterOptions {
   std::vector<PrefillUrl> prefill;  ///< prefill workers that run already
   std::vector<std::string> decode;  ///< decode workers that run already
   RoutingPolicy policy =
-      RoutingPolicy::kLeastLoad;  ///< computed from load_balance_method when that is given
-  RoutingPolicy prefill_policy = RoutingPolicy::kLeastLoad;  ///< computed: policy
-  RoutingPolicy decode_policy = RoutingPolicy::kLeastLoad;   ///< computed: policy
-  std::uint32_t prefill_workers = 1;  ///< local prefill workers with pd_disaggregation
+      RoutingPolicy::kCacheAware;  ///< computed from load_balance_method when that is given
+  RoutingPolicy prefill_policy = RoutingPolicy::kCacheAware;  ///< computed: policy
+  RoutingPolicy decode_policy = RoutingPolicy::kCacheAware;   ///< computed: policy
+  double cache_threshold = 0.3;  ///< share of a prompt above which a worker that knows it is taken
+  std::int32_t balance_abs_threshold = 64;    ///< requests; both above: load before prefix
+  double balance_rel_threshold = 1.5;         ///< most to least requests
+  std::uint64_t max_tree_size = 67'108'864;   ///< tokens of prompts remembered per worker
+  std::uint32_t eviction_interval_secs = 60;  ///< between two cuts to max_tree_size
+  std::uint32_t prefill_workers = 1;          ///< local prefill workers with pd_disaggregation
   std::uint32_t request_timeout_secs = 1800;
   std::int32_t max_concurrent_requests = -1;  ///< -1: no limit
   std::uint32_t queue_size = 100;             ///< requests that wait when the limit is reached

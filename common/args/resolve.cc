@@ -162,6 +162,17 @@ class Resolver {
         fail(dest, "needs --pd-disaggregation");
       }
     }
+    const bool by_prefix = r.pd_disaggregation ? r.prefill_policy == RoutingPolicy::kCacheAware ||
+                                                     r.decode_policy == RoutingPolicy::kCacheAware
+                                               : r.policy == RoutingPolicy::kCacheAware;
+    if (by_prefix) return;
+    for (const std::string_view dest : {"cache_threshold",
+                                        "balance_abs_threshold",
+                                        "balance_rel_threshold",
+                                        "max_tree_size",
+                                        "eviction_interval_secs"}) {
+      no_op(dest, "no policy in use is cache_aware");
+    }
   }
 
   void require_model() {

@@ -376,7 +376,7 @@ TEST(Resolve, RouterPolicies) {
   };
 
   const Row rows[] = {
-      {{}, RoutingPolicy::kLeastLoad, RoutingPolicy::kLeastLoad},
+      {{}, RoutingPolicy::kCacheAware, RoutingPolicy::kCacheAware},
       {{"--load-balance-method", "round_robin"},
        RoutingPolicy::kRoundRobin,
        RoutingPolicy::kRoundRobin},

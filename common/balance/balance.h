@@ -1,6 +1,7 @@
 // Which worker takes a request: a pure function of a snapshot, a turn and a random stream.
 #pragma once
 
+#include "common/balance/prefix_index.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/core/request.h"
@@ -23,10 +24,15 @@ enum class Method : std::uint8_t {
   kLeastLoad,
   /// Fewest tokens in use, unreported ones included; then fewest requests; then round robin.
   kMinimumTokens,
+  /// Of two drawn at random, the one with fewer requests, then tokens; then the first.
+  kPowerOfTwo,
+  /// Who was sent the longest beginning of this prompt, unless that is short or the requests are
+  /// spread too unevenly; then as kLeastLoad. See CacheAware.
+  kCacheAware,
 };
 
 /// "random", "round_robin", "least_load" (also "shortest_queue", SGLang's word for it),
-/// "minimum_tokens". kInvalidArgument lists the choices.
+/// "minimum_tokens", "power_of_two", "cache_aware". kInvalidArgument lists the choices.
 Result<Method> parse_method(std::string_view name);
 std::string_view method_name(Method method);
 
@@ -46,12 +52,27 @@ struct Candidate {
   std::uint64_t group = 0;
 };
 
+/// What kCacheAware goes by; names and defaults as in sglang-router.
+struct CacheAware {
+  /// Borrowed. Not changed: who picks tells it what was sent where.
+  const PrefixIndex* prefixes = nullptr;
+  /// The prompt's share that must be known for a worker to be preferred, in whole blocks; more than
+  /// this.
+  double cache_threshold = 0.3;
+  /// The most and the least requests of a worker are uneven when both their difference is above the
+  /// first and their ratio above the second.
+  std::int64_t balance_abs_threshold = 64;
+  double balance_rel_threshold = 1.5;
+};
+
 struct Demand {
   /// KV tokens that the request will need, prompt and output; 0 is unknown. Workers that could not
   /// hold them now are passed over while another one can.
   std::int64_t tokens = 0;
   /// Ids that must not be picked: this request failed there.
-  std::span<const std::uint64_t> excluded;
+  std::span<const std::uint64_t> excluded = {};
+  /// PrefixIndex::keys_of the prompt; for kCacheAware.
+  std::span<const std::uint64_t> prefix = {};
 };
 
 /// What a picker carries from one request to the next. One per pool of workers; the router's
@@ -69,11 +90,13 @@ struct Turn {
 Result<std::size_t> pick(Method method,
                          std::span<const Candidate> workers,
                          const Demand& demand,
-                         Turn& turn);
+                         Turn& turn,
+                         const CacheAware& cache = {});
 
 struct PairMethods {
   Method prefill = Method::kRoundRobin;
   Method decode = Method::kRoundRobin;
+  CacheAware cache = {};
 };
 
 struct PairTurns {

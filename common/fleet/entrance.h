@@ -1,6 +1,7 @@
-// Entrance: how threads come to a state that has one user at a time. Who finds it free and nobody
-// waiting works on it at once, on its own thread: a hand-over would cost two thread switches for
-// every request and every step. Everybody else leaves a task, and the owner's thread does it.
+// Entrance: how threads come to a state that has one user at a time. Who finds nobody waiting works
+// on it, on its own thread, as soon as whoever is inside has left: a hand-over would cost two
+// thread switches for every request and every step. Everybody else leaves a task, and the owner's
+// thread does it.
 #pragma once
 
 #include "common/async/channel.h"
@@ -21,14 +22,16 @@ class Entrance {
  public:
   explicit Entrance(std::size_t capacity) : inbox_(capacity) {}
 
-  /// Runs `task` now, on this thread, when the state is free and no task waits; else false, and
-  /// nothing has happened. A task must not wait for anything.
+  /// Runs `task` now, on this thread, when no task waits; else false, and nothing has happened.
+  /// Waits for whoever is inside. A task must not wait for anything.
   template <class Task>
   bool try_now(Task&& task) {
     // Whoever is inside already must not lock again; what it brings waits for its turn.
     if (inside_ == this) return false;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || ended_ || waiting_.load(std::memory_order_acquire) != 0) return false;
+    // Already with a task waiting the lock may be held for long.
+    if (waiting_.load(std::memory_order_acquire) != 0) return false;
+    const std::lock_guard lock(mutex_);
+    if (ended_ || waiting_.load(std::memory_order_acquire) != 0) return false;
     inside_ = this;
     std::forward<Task>(task)();
     inside_ = nullptr;

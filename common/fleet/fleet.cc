@@ -75,9 +75,12 @@ Fleet::Fleet(FleetOptions options)
       probe_inbox_(1024),
       turn_(options_.random_seed),
       pair_turns_(options_.random_seed),
+      prefixes_({.tokens_max = options_.max_tree_size, .seed = system_random()}),
       flights_({}, [this](const core::Request& request, const std::set<WorkerKey>& tried) {
         return pick(request, tried);
       }) {
+  options_.cache.prefixes = &prefixes_;
+  trim_at_ = steady_clock().now() + options_.eviction_interval;
   published_.present = unavailable("the router is starting");
   published_.ready = published_.present;
 }
@@ -203,6 +206,7 @@ void Fleet::on_turn(Time now) {
   }
   for (const std::uint64_t number : due)
     probe(number);
+  tend_prefixes(now);
   start_waiting();
 }
 
@@ -246,6 +250,7 @@ void Fleet::connect(std::uint64_t number, const Result<std::string>& grpc_addres
   // Pings give up after three intervals: never before --worker-stall-timeout-ms does.
   options.client.keepalive =
       std::max(options.client.keepalive, Duration{options_.stall_timeout.ns / 2});
+  options.io = options_.io;
   options.router_incarnation = incarnation_;
   auto client =
       rpc::SessionClient::open(std::move(options), std::make_shared<Handler>(this, worker.key));
@@ -354,85 +359,13 @@ void Fleet::lose(Worker& worker, const Status& why) {
               {{"worker", worker.address.text()}, {"reason", why.message()}});
   }
   worker.last_error = why.message();
+  prefixes_.remove_worker(key.value);
   worker.key = {0};
   if (std::exchange(worker.flush_pending, false))
     flushed(key, unavailable("a worker was lost: " + why.message()));
   std::vector<FlightAction> actions;
   flights_.on_worker_lost(key, unavailable(why.message()), steady_clock().now(), actions);
   apply(actions);
-}
-
-std::vector<balance::Candidate> Fleet::candidates(rpc::Role role) const {
-  // One that has stood still for a while is passed over, but not when all have: a layer of a large
-  // model takes its time, and a request can wait for it.
-  const bool any_moves = std::any_of(workers_.begin(), workers_.end(), [role](const auto& entry) {
-    const Worker& worker = entry.second;
-    return worker.address.role == role && worker.state == State::kUp &&
-           worker.health.health() == cluster::Health::kUp;
-  });
-  std::vector<balance::Candidate> found;
-  for (const auto& [number, worker] : workers_) {
-    if (worker.address.role != role || worker.state != State::kUp) continue;
-    balance::Candidate candidate;
-    candidate.id = worker.key.value;
-    const cluster::Health health = worker.health.health();
-    candidate.usable =
-        health == cluster::Health::kUp || (!any_moves && health == cluster::Health::kSuspect);
-    candidate.load = worker.load;
-    // What this router has under way there and the last report does not count yet.
-    const std::int64_t reported = worker.load.running_requests + worker.load.waiting_requests;
-    candidate.unreported_requests = std::max<std::int64_t>(
-        static_cast<std::int64_t>(flights_.active_at(worker.key)) - reported, 0);
-    candidate.unreported_tokens =
-        std::max<std::int64_t>(flights_.tokens_at(worker.key) - worker.load.used_tokens, 0);
-    found.push_back(candidate);
-  }
-  return found;
-}
-
-std::optional<Placement> Fleet::pick(const core::Request& request,
-                                     const std::set<WorkerKey>& tried) {
-  std::vector<std::uint64_t> excluded;
-  for (const WorkerKey key : tried)
-    excluded.push_back(key.value);
-  balance::Demand demand;
-  demand.tokens =
-      static_cast<std::int64_t>(request.input_ids.size()) + request.sampling.max_new_tokens;
-  demand.excluded = excluded;
-  if (!options_.disaggregated) {
-    const auto workers = candidates(rpc::Role::kUnified);
-    const auto chosen = balance::pick(options_.policy, workers, demand, turn_);
-    if (!chosen.ok()) return std::nullopt;
-    return Placement{{workers[*chosen].id}, std::nullopt};
-  }
-  auto prefill = candidates(rpc::Role::kPrefill);
-  auto decode = candidates(rpc::Role::kDecode);
-  const auto fits = [this](const balance::Candidate& p, const balance::Candidate& d) {
-    return check_pair(by_key({p.id})->info, by_key({d.id})->info).ok();
-  };
-  for (balance::Candidate& p : prefill) {
-    if (!pairs_differ_) break;
-    p.usable = p.usable &&
-               std::ranges::any_of(decode, [&](const auto& d) { return d.usable && fits(p, d); });
-  }
-  const auto pick_two = [&] {
-    return balance::pick_pair(
-        {.prefill = options_.prefill_policy, .decode = options_.decode_policy},
-        prefill,
-        decode,
-        demand,
-        pair_turns_);
-  };
-  auto chosen = pick_two();
-  if (pairs_differ_ && chosen.ok() && !fits(prefill[chosen->prefill], decode[chosen->decode])) {
-    for (balance::Candidate& d : decode)
-      d.usable = d.usable && fits(prefill[chosen->prefill], d);
-    for (std::size_t i = 0; i < prefill.size(); ++i)
-      prefill[i].usable = prefill[i].usable && i == chosen->prefill;
-    chosen = pick_two();
-  }
-  if (!chosen.ok()) return std::nullopt;
-  return Placement{{decode[chosen->decode].id}, WorkerKey{prefill[chosen->prefill].id}};
 }
 
 Status Fleet::submit(core::Request request, core::EventSink sink) {
@@ -472,14 +405,14 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
     queue_.push_back({std::move(request), std::move(sink)});
     return;
   }
-  sinks_[id] = sink;
   std::vector<FlightAction> actions;
+  actions.reserve(2);
   if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
       !status.ok()) {
-    sinks_.erase(id);
     refuse(std::move(sink), core::aborted_event(id, status));
     return;
   }
+  sinks_[id] = std::move(sink);
   apply(actions);
 }
 
@@ -547,31 +480,6 @@ void Fleet::submit_to(SubmitTo& submit) {
     apply(actions);
   });
   entrance_->wake();
-}
-
-rpc::Disaggregation Fleet::describe_pair(const SubmitTo& submit,
-                                         const Worker& worker,
-                                         const Worker& peer) const {
-  const bool to_prefill = submit.role == LegRole::kPrefill;
-  const Worker& prefill = to_prefill ? worker : peer;
-  const Worker& decode = to_prefill ? peer : worker;
-  rpc::Disaggregation split;
-  split.role = to_prefill ? rpc::Role::kPrefill : rpc::Role::kDecode;
-  split.room = submit.request.id.value;
-  split.attempt = submit.attempt;
-  split.decode_incarnation = decode.info.incarnation;
-  split.peer_grpc_address = peer.info.grpc_address;
-  split.peer_incarnation = peer.info.incarnation;
-  if (prefill.address.bootstrap_port) {
-    split.bootstrap_host = prefill.address.host;
-    split.bootstrap_port = *prefill.address.bootstrap_port;
-  } else if (const auto announced =
-                 parse_worker_url(prefill.info.bootstrap_address, rpc::Role::kPrefill);
-             announced.ok()) {
-    split.bootstrap_host = announced->host;
-    split.bootstrap_port = announced->port;
-  }
-  return split;
 }
 
 }  // namespace tandem::fleet

@@ -30,10 +30,16 @@
 namespace tandem::fleet {
 
 struct FleetOptions {
+  /// Reads what workers send. Borrowed; outlives the fleet's stop().
+  async::IoPool* io = nullptr;
   bool disaggregated = false;
   balance::Method policy = balance::Method::kLeastLoad;  ///< unified workers
   balance::Method prefill_policy = balance::Method::kLeastLoad;
   balance::Method decode_policy = balance::Method::kLeastLoad;
+  balance::CacheAware cache;  ///< its `prefixes` is the fleet's affair
+  /// Tokens of prompts remembered per worker, for kCacheAware.
+  std::uint64_t max_tree_size = 1U << 26U;
+  Duration eviction_interval = seconds(60);
   std::uint64_t random_seed = 0;
   /// Shown to workers; empty: none.
   std::string api_key;
@@ -142,6 +148,9 @@ class Fleet final : public core::Generator {
   [[nodiscard]] Status judge(const Worker& worker, const rpc::WorkerInfo& info) const;
   Worker* by_key(WorkerKey key);
   std::optional<Placement> pick(const core::Request& request, const std::set<WorkerKey>& tried);
+  std::optional<Placement> choose(const balance::Demand& demand);
+  [[nodiscard]] bool by_prefix() const;
+  void tend_prefixes(Time now);
   [[nodiscard]] std::vector<balance::Candidate> candidates(rpc::Role role) const;
   void begin(core::Request request, core::EventSink sink);
   void start_waiting();
@@ -170,6 +179,10 @@ class Fleet final : public core::Generator {
   std::uint64_t next_key_ = 1;
   balance::Turn turn_;
   balance::PairTurns pair_turns_;
+  balance::PrefixIndex prefixes_;  // by worker key, of all roles
+  std::vector<std::uint64_t> keys_;
+  bool trimming_ = false;
+  Time trim_at_;
   FlightTable flights_;
   std::unordered_map<core::RequestId, core::EventSink> sinks_;
   std::deque<Waiting> queue_;

@@ -13,6 +13,7 @@
 #include "common/serve/process.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,10 @@ balance::Method policy(args::RoutingPolicy name) {
       return balance::Method::kRandom;
     case args::RoutingPolicy::kRoundRobin:
       return balance::Method::kRoundRobin;
+    case args::RoutingPolicy::kPowerOfTwo:
+      return balance::Method::kPowerOfTwo;
+    case args::RoutingPolicy::kCacheAware:
+      return balance::Method::kCacheAware;
     case args::RoutingPolicy::kLeastLoad:
       break;
   }
@@ -49,6 +54,11 @@ FleetOptions fleet_options(const args::Arguments& args) {
   options.policy = policy(args.router.policy);
   options.prefill_policy = policy(args.router.prefill_policy);
   options.decode_policy = policy(args.router.decode_policy);
+  options.cache.cache_threshold = args.router.cache_threshold;
+  options.cache.balance_abs_threshold = args.router.balance_abs_threshold;
+  options.cache.balance_rel_threshold = args.router.balance_rel_threshold;
+  options.max_tree_size = args.router.max_tree_size;
+  options.eviction_interval = seconds(args.router.eviction_interval_secs);
   options.stall_timeout = milliseconds(args.router.worker_stall_timeout_ms);
   options.no_progress_timeout = {options.stall_timeout.ns * 5};
   options.request_timeout = seconds(args.router.request_timeout_secs);
@@ -183,6 +193,8 @@ struct Program {
   serve::Signals& signals;
   Time began;
   serve::Ports ports = {};
+  // Also reads what workers send; goes after the fleet, which has sockets in it.
+  std::shared_ptr<async::IoPool> io = nullptr;
   std::shared_ptr<Fleet> fleet = nullptr;
   std::unique_ptr<LocalWorkers> local = nullptr;
   std::unique_ptr<serve::FrontDoor> door = nullptr;
@@ -243,7 +255,10 @@ Status start(Program& program) {
   TANDEM_TRY(std::vector<WorkerAddress> addresses, given_addresses(args.router));
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
-  program.fleet = std::make_shared<Fleet>(fleet_options(args));
+  program.io = program.door->io();
+  FleetOptions options = fleet_options(args);
+  options.io = program.io.get();
+  program.fleet = std::make_shared<Fleet>(std::move(options));
   program.fleet->start();
   const auto hopeless = std::make_shared<Hopeless>();
   if (args.router.has_worker_addresses()) {
@@ -265,6 +280,8 @@ Status start(Program& program) {
   });
   if (!waited.ok()) return hopeless->get().ok() ? waited : hopeless->get();
   TANDEM_TRY(open_door(program));
+  // Reading the tokenizer has left free memory behind that nothing here will need again.
+  ::malloc_trim(0);
   if (args.server.port_file)
     TANDEM_TRY(serve::write_port_file(*args.server.port_file, program.ports));
   obs::info("ready",

@@ -1,5 +1,6 @@
 #include "common/http/connection.h"
 
+#include "common/async/batch.h"
 #include "common/obs/log.h"
 
 #include <boost/asio/bind_executor.hpp>
@@ -100,6 +101,7 @@ void ReadyQueue::add(std::shared_ptr<Connection>&& connection) {
   const std::lock_guard lock(mutex_);
   waiting_.push_back(std::move(connection));
   if (std::exchange(posted_, true)) return;
+  if (async::Batch::add([self = shared_from_this()] { self->run(); })) return;
   boost::asio::post(executor_, [self = shared_from_this()] { self->run(); });
 }
 

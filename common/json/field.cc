@@ -58,9 +58,11 @@ std::string describe(const Value& value) {
 }
 
 Field Field::child(const Value& value, std::string_view key) const {
-  std::string path = path_;
-  if (!path.empty()) path += '.';
-  return Field(value, path + shorten(key));
+  const std::string name = shorten(key);
+  if (path_.empty()) return Field(value, name);
+  std::string path;
+  path.reserve(path_.size() + 1 + name.size());
+  return Field(value, std::move(path.append(path_).append(".").append(name)));
 }
 
 Field Field::child(const Value& value, std::size_t index) const {

@@ -7,6 +7,8 @@ namespace tandem::json {
 namespace {
 
 constexpr std::size_t kIndexFrom = 16;
+// Room that an object begins with: growing moves all its values.
+constexpr std::size_t kMembersFirst = 4;
 
 std::size_t hash_of(std::string_view key) {
   return std::hash<std::string_view>{}(key);
@@ -104,6 +106,7 @@ bool Object::set(std::string key, Value value) {
     *old = std::move(value);
     return false;
   }
+  if (members_.empty()) members_.reserve(kMembersFirst);
   members_.push_back({std::move(key), std::move(value)});
   if (index_ ? members_.size() * 2 > index_->size() : members_.size() > kIndexFrom) {
     rebuild_index();

@@ -1,117 +1,148 @@
 #include "common/rpc/session_client.h"
 
 #include "common/base/clock.h"
-#include "common/rpc/internal/channel.h"
-#include "common/rpc/internal/stream.h"
+#include "common/rpc/internal/h2_call.h"
 #include "common/rpc/wire.h"
 
-#include "proto/tandem/v1/session.grpc.pb.h"
+#include "proto/tandem/v1/session.pb.h"
+
+#include <google/protobuf/arena.h>
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 
 namespace tandem::rpc {
 
-struct SessionClient::Impl final : internal::StreamPeer<v1::SessionDown, v1::SessionUp> {
-  Impl(const Options& options, std::shared_ptr<SessionClientHandler> handler_in)
-      : StreamPeer(options.client.queued_bytes_max),
-        handler(std::move(handler_in)),
-        credit_every(std::max(1U, options.step_window / 2)) {}
+namespace {
 
-  void received(v1::SessionDown&& message) override {
-    if (outbox().closed()) return;
-    const Status status = dispatch(message);
-    if (!status.ok()) outbox().cancel(status);
+constexpr const char* kPath = "/tandem.v1.Session/Open";
+
+/// Messages one after the other in memory that stays. Not thread-safe.
+template <class Message>
+class MessagePlace {
+ public:
+  MessagePlace() : arena_(block_->data(), block_->size()) {}
+
+  /// Valid until the next call.
+  Message* make() {
+    arena_.Reset();
+    return google::protobuf::Arena::CreateMessage<Message>(&arena_);
   }
 
-  void ended(const Status& status) override { handler->on_closed(status); }
+ private:
+  std::unique_ptr<std::array<char, 16 << 10>> block_ =
+      std::make_unique<std::array<char, 16 << 10>>();
+  google::protobuf::Arena arena_;
+};
 
-  Status dispatch(const v1::SessionDown& message) {
-    if ((message.kind_case() == v1::SessionDown::kHello) == greeted) {
+/// What comes from the worker.
+class Receiver final : public internal::H2CallHandler {
+ public:
+  Receiver(std::uint32_t step_window, std::shared_ptr<SessionClientHandler> handler)
+      : handler_(std::move(handler)), credit_every_(std::max(1U, step_window / 2)) {}
+
+  Status on_message(internal::H2Call& call, std::string_view bytes) override {
+    v1::SessionDown& message = *place_.make();
+    if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+      return internal_error("session: a message that cannot be read");
+    if ((message.kind_case() == v1::SessionDown::kHello) == greeted_) {
       return failed_precondition("session: hello is not exactly the first message");
     }
     switch (message.kind_case()) {
       case v1::SessionDown::kHello: {
         TANDEM_TRY(auto info, read_worker_info(message.hello().info()));
-        greeted = true;
-        handler->on_hello(std::move(info));
+        greeted_ = true;
+        handler_->on_hello(std::move(info));
         return {};
       }
       case v1::SessionDown::kStep:
-        return step(message.step());
+        return step(call, message.step());
       case v1::SessionDown::kSubmitRejected:
-        handler->on_rejected(core::RequestId{message.submit_rejected().id()},
-                             message.submit_rejected().attempt(),
-                             read_status(message.submit_rejected().status()));
+        handler_->on_rejected(core::RequestId{message.submit_rejected().id()},
+                              message.submit_rejected().attempt(),
+                              read_status(message.submit_rejected().status()));
         return {};
       case v1::SessionDown::kFlushed:
-        handler->on_flushed(read_status(message.flushed().status()));
+        handler_->on_flushed(read_status(message.flushed().status()));
         return {};
       case v1::SessionDown::kTick:
-        handler->on_tick(read_load(message.tick().load()));
+        handler_->on_tick(read_load(message.tick().load()));
         return {};
       default:
         return unimplemented("session: a message of an unknown kind");
     }
   }
 
-  Status step(const v1::Step& message) {
+  void on_ended(const Status& status) override { handler_->on_closed(status); }
+
+ private:
+  Status step(internal::H2Call& call, const v1::Step& message) {
     std::vector<core::TokenEvent> events;
     events.reserve(static_cast<std::size_t>(message.events_size()));
     for (const v1::TokenEvent& event : message.events()) {
       TANDEM_TRY(auto value, read_event(event));
       events.push_back(std::move(value));
     }
-    handler->on_step(std::move(events), read_load(message.load()));
-    if (++steps_taken < credit_every) return {};
+    handler_->on_step(std::move(events), read_load(message.load()));
+    if (++steps_taken_ < credit_every_) return {};
     v1::SessionUp credit;
-    credit.mutable_credit()->set_steps(steps_taken);
-    steps_taken = 0;
+    credit.mutable_credit()->set_steps(steps_taken_);
+    steps_taken_ = 0;
     // Fails only when the stream is closed, and then nobody waits for credit.
-    (void)outbox().send(std::move(credit));
+    (void)call.send(credit);
     return {};
   }
 
-  const std::shared_ptr<SessionClientHandler> handler;
-  const std::uint32_t credit_every;
-  // Both belong to the one reading callback.
-  bool greeted = false;
-  std::uint32_t steps_taken = 0;
+  const std::shared_ptr<SessionClientHandler> handler_;
+  const std::uint32_t credit_every_;
+  MessagePlace<v1::SessionDown> place_;
+  bool greeted_ = false;
+  std::uint32_t steps_taken_ = 0;
+};
+
+}  // namespace
+
+struct SessionClient::Impl {
+  std::shared_ptr<internal::H2Call> call;
+  // Guards `place`, in which whoever submits writes its message.
+  std::mutex mutex;
+  MessagePlace<v1::SessionUp> place;
 };
 
 Result<std::unique_ptr<SessionClient>> SessionClient::open(
     Options options, std::shared_ptr<SessionClientHandler> handler) {
-  TANDEM_TRY(auto channel, internal::make_channel(options.client));
-  auto impl = std::make_shared<Impl>(options, std::move(handler));
+  TANDEM_CHECK(options.io != nullptr, "SessionClient::open without a pool");
+  auto impl = std::make_unique<Impl>();
+  auto receiver = std::make_shared<Receiver>(options.step_window, std::move(handler));
+  TANDEM_TRY(impl->call,
+             internal::H2Call::make(options.client, kPath, *options.io, std::move(receiver)));
   v1::SessionUp hello;
   hello.mutable_hello()->set_incarnation(options.router_incarnation);
   hello.mutable_hello()->set_protocol_version(kProtocolVersion);
   hello.mutable_hello()->set_step_window(options.step_window);
-  TANDEM_TRY(impl->outbox().send(std::move(hello)));
-  using Stub = v1::Session::Stub;
-  auto* reactor =
-      new internal::ClientBidi<Stub, v1::SessionDown, v1::SessionUp>(std::move(channel), impl);
-  reactor->start(options.client, [](Stub& stub, grpc::ClientContext* context, auto* self) {
-    stub.async()->Open(context, self);
-  });
+  TANDEM_TRY(impl->call->send(hello));
+  impl->call->start();
   return std::unique_ptr<SessionClient>(new SessionClient(std::move(impl)));
 }
 
-SessionClient::SessionClient(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SessionClient::SessionClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 SessionClient::~SessionClient() {
   cancel(cancelled("the session was dropped"));
 }
 
 Status SessionClient::submit(const Submission& submission) {
-  v1::SessionUp message;
+  const std::lock_guard lock(impl_->mutex);
+  v1::SessionUp& message = *impl_->place.make();
   write_submission(submission, steady_clock().now(), message.mutable_submit());
-  return impl_->outbox().send(std::move(message));
+  return impl_->call->send(message);
 }
 
 Status SessionClient::abort(core::RequestId id) {
   v1::SessionUp message;
   message.mutable_abort()->set_id(id.value);
-  return impl_->outbox().send(std::move(message));
+  return impl_->call->send(message);
 }
 
 Status SessionClient::abort_all() {
@@ -121,21 +152,21 @@ Status SessionClient::abort_all() {
 Status SessionClient::flush_cache() {
   v1::SessionUp message;
   message.mutable_flush_cache();
-  return impl_->outbox().send(std::move(message));
+  return impl_->call->send(message);
 }
 
 Status SessionClient::ping() {
   v1::SessionUp message;
   message.mutable_ping()->set_nonce(1);
-  return impl_->outbox().send(std::move(message));
+  return impl_->call->send(message);
 }
 
 void SessionClient::close() {
-  impl_->outbox().close(ok_status());
+  impl_->call->finish();
 }
 
 void SessionClient::cancel(const Status& why) {
-  impl_->outbox().cancel(why);
+  impl_->call->cancel(why);
 }
 
 }  // namespace tandem::rpc

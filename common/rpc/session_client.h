@@ -1,6 +1,7 @@
 // The session stream, router's side.
 #pragma once
 
+#include "common/async/io_pool.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/core/request.h"
@@ -29,8 +30,8 @@ struct ClientOptions {
   std::string authorization = {};
 };
 
-/// The router. Callbacks come on gRPC threads, one at a time per session; the next message is read
-/// when a callback has returned, so a slow one holds its worker's stream back.
+/// The router. Callbacks come on the pool's threads, one at a time per session; the next message is
+/// read when a callback has returned, so a slow one holds its worker's stream back.
 class SessionClientHandler {
  public:
   virtual ~SessionClientHandler() = default;
@@ -40,7 +41,8 @@ class SessionClientHandler {
   virtual void on_tick(const core::Load& load) = 0;
   virtual void on_rejected(core::RequestId id, std::uint32_t attempt, const Status& why) = 0;
   virtual void on_flushed(const Status& result) = 0;
-  /// Last, exactly once after open succeeded. Ok when both sides ended in order.
+  /// Last, exactly once after open succeeded, unless the pool stops before. Ok when both sides
+  /// ended in order.
   virtual void on_closed(const Status& status) = 0;
 };
 
@@ -50,6 +52,8 @@ class SessionClient {
  public:
   struct Options {
     ClientOptions client;
+    /// Reads and calls back. Borrowed; outlives the client.
+    async::IoPool* io = nullptr;
     std::uint64_t router_incarnation = 0;
     /// Steps that the worker may send ahead of the handler.
     std::uint32_t step_window = 64;
@@ -78,8 +82,8 @@ class SessionClient {
 
  private:
   struct Impl;
-  explicit SessionClient(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  explicit SessionClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tandem::rpc

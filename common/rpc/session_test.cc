@@ -20,6 +20,7 @@ namespace {
 using testing::address_of;
 using testing::FakeRouter;
 using testing::FakeWorker;
+using testing::io_pool;
 using testing::make_event;
 using testing::make_submission;
 using testing::open_session;
@@ -83,6 +84,7 @@ TEST(Session, AKeyIsAskedForWhereOneIsSet) {
     SCOPED_TRACE(row.name);
     auto router = std::make_shared<FakeRouter>();
     SessionClient::Options client_options;
+    client_options.io = &io_pool();
     client_options.client.address = address_of(*server);
     client_options.client.authorization = row.authorization;
     client_options.router_incarnation = 5;
@@ -295,6 +297,7 @@ TEST(SessionClientErrors, ServerIsSilent) {
   socklen_t length = sizeof(address);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
   SessionClient::Options options;
+  options.io = &io_pool();
   options.client.address = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   options.client.connect_timeout = milliseconds(300);
   auto client = SessionClient::open(options, router);
@@ -310,6 +313,7 @@ TEST(SessionClientErrors, BadAddresses) {
        {"", "host", "host:", ":80", "host:0", "host:65536", "http://h:1", "h:1x"}) {
     SCOPED_TRACE(address);
     SessionClient::Options options;
+    options.io = &io_pool();
     options.client.address = address;
     const auto client = SessionClient::open(options, std::make_shared<FakeRouter>());
     EXPECT_EQ(client.status().code(), Code::kInvalidArgument);

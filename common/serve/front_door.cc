@@ -103,7 +103,7 @@ void FrontDoor::release_port() {
 }
 
 Result<Ports> FrontDoor::listen() {
-  io_ = std::make_unique<async::IoPool>(static_cast<int>(options_.http_threads), "http");
+  io_ = std::make_shared<async::IoPool>(static_cast<int>(options_.http_threads), "http");
   http::ServerOptions server;
   server.limits.body_bytes = options_.max_body_bytes;
   server.admit = [gate = gate_](const http::Request& request) -> std::optional<http::Response> {

@@ -49,6 +49,9 @@ class FrontDoor {
   void close(Duration grace);
   [[nodiscard]] std::shared_ptr<obs::Metrics> metrics() const;
 
+  /// The pool that serves connections, from listen() to close(); lives as long as anybody holds it.
+  [[nodiscard]] std::shared_ptr<async::IoPool> io() const { return io_; }
+
  private:
   struct Gate;
 
@@ -58,7 +61,7 @@ class FrontDoor {
   Ports ports_;
   int grpc_hold_fd_ = -1;  ///< keeps --grpc-port ours from listen() to open()
   std::shared_ptr<Gate> gate_;
-  std::unique_ptr<async::IoPool> io_;
+  std::shared_ptr<async::IoPool> io_;
   std::unique_ptr<http::Server> http_;
   std::unique_ptr<api::ApiServer> api_;
   std::unique_ptr<rpc::Server> grpc_;

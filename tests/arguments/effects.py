@@ -67,8 +67,9 @@ SLOWLY = ["--kernel-family", "reference", "--compute-threads", 1]
 class Held:
     """A request that runs until it is let go: its first token has come, the others are left. For SLOWLY servers."""
 
-    def __init__(self, url, tokens=4000):
-        self.stream = events(url + "/generate", {"text": "a", "sampling_params": greedy(tokens), "stream": True})
+    def __init__(self, url, tokens=4000, **prompt):
+        body = {**(prompt or {"text": "a"}), "sampling_params": greedy(tokens), "stream": True}
+        self.stream = events(url + "/generate", body)
         next(self.stream)
 
     def __enter__(self):

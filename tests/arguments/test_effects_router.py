@@ -115,6 +115,68 @@ def test_decode_policy(cluster):
             assert settled(router, 2) == [0, 2]
 
 
+def ids(kind, count=64):
+    """A prompt with nothing in common with those of other kinds."""
+    return [300 + kind] + [100 + i for i in range(count - 1)]
+
+
+def idle_pair(cluster, *words):
+    """Two workers behind a router."""
+    workers = [cluster.unified(*SLOWLY, wait=False) for _ in range(2)]
+    for worker in workers:
+        worker.wait_ready()
+    router = cluster.router(*words, workers=workers)
+    all_up(router, 2)
+    return router
+
+
+def test_cache_threshold(cluster):
+    """Half of the prompt is known to one of two idle workers; the other one has its turn."""
+    router = idle_pair(cluster, "--cache-threshold", 0.9)
+    generate(router.url, input_ids=ids(1, 64), sampling_params=greedy(1))
+    settled(router, 0)
+    answer = generate(router.url, input_ids=ids(1, 64) + ids(2, 64), sampling_params=greedy(1))
+    assert answer["meta_info"]["cached_tokens"] == 0
+
+
+def test_balance_abs_threshold(cluster):
+    """The worker that knows the prompt has one request more than the other: too many."""
+    router = idle_pair(cluster, "--balance-abs-threshold", 0)
+    with Held(router.url, input_ids=ids(1)):
+        settled(router, 1)
+        with Held(router.url, input_ids=ids(1)):
+            assert settled(router, 2) == [1, 1]
+
+
+def test_balance_rel_threshold(cluster):
+    """Two requests at one worker and one at the other: not three times as many."""
+    router = idle_pair(cluster, "--balance-abs-threshold", 0, "--balance-rel-threshold", 3)
+    with Held(router.url, input_ids=ids(1)):
+        settled(router, 1)
+        with Held(router.url, input_ids=ids(2)):
+            settled(router, 2)
+            with Held(router.url, input_ids=ids(1)):
+                assert settled(router, 3) == [1, 2]
+                with Held(router.url, input_ids=ids(1)):
+                    assert settled(router, 4) == [1, 3]
+
+
+def test_max_tree_size(cluster):
+    """What is remembered of ten prompts is no more than twice the size, whenever the next cut is."""
+    router = cluster.router("--max-tree-size", 64, workers=[cluster.unified()])
+    for i in range(10):
+        generate(router.url, input_ids=ids(i), sampling_params=greedy(1))
+    wait_for(lambda: router.info()["router"]["started"] == 10, 20, "all are counted")
+    assert router.info()["router"]["prefix_tokens"] <= 128
+
+
+def test_eviction_interval_secs(cluster):
+    router = cluster.router("--max-tree-size", 64, "--eviction-interval-secs", 1, workers=[cluster.unified()])
+    for i in range(10):
+        generate(router.url, input_ids=ids(i), sampling_params=greedy(1))
+    wait_for(lambda: router.info()["router"]["prefix_tokens"] == 64, 15, "the tree is cut to its size")
+
+
 def test_request_timeout_secs(cluster):
     """The slow kernels need several seconds for this answer."""
     worker = cluster.unified(*SLOWLY)

@@ -201,7 +201,7 @@ CONFIGS = [
     ("prefill-server", "model: /m\njson-model-override-args: [1]\n", False),
     ("prefill-server", "model: /m\ndry-run: true\n", False),
     ("prefill-server", "- model\n", False),
-    ("router", "model: /m\npolicy: cache_aware\n", False),
+    ("router", "model: /m\npolicy: bucket\n", False),
     ("router", "model: /m\nretry-max-retries: 3\n", False),
     ("router", "worker-urls: {a: 1}\n", False),
     ("bootstrap-server", "port: 65536\n", False),

@@ -117,3 +117,55 @@ def test_router_limits(cluster):
     finally:
         worker.kill(signal.SIGCONT)
     assert status in (503, 504), answer
+
+
+def talk(router, turns=3, talks=3):
+    """cached_tokens of talks that take turns and grow by 64 ids each time: one list per talk."""
+    prompts = [[300 + i] + [100 + j for j in range(63)] for i in range(talks)]
+    cached = [[] for _ in prompts]
+    for turn in range(turns):
+        for i, prompt in enumerate(prompts):
+            answer = generate(router.url, input_ids=prompt, sampling_params=greedy(2))
+            cached[i].append(answer["meta_info"]["cached_tokens"])
+            prompts[i] = prompt + [400 + turn] + [200 + j for j in range(63)]
+    return cached
+
+
+def all_up(router, count):
+    wait_for(lambda: [w["state"] for w in router.info()["workers"]] == ["up"] * count, 60, "all workers are up")
+
+
+@pytest.mark.parametrize("words,follows", [((), True), (("--policy", "round_robin"), False)])
+def test_a_prompt_goes_where_its_beginning_is_cached(cluster, words, follows):
+    workers = [cluster.unified(wait=False) for _ in range(2)]
+    for worker in workers:
+        worker.wait_ready()
+    router = cluster.router(*words, workers=workers)
+    all_up(router, 2)
+    for cached in talk(router):
+        assert cached[0] == 0
+        if follows:
+            assert cached[1] >= 64 and cached[2] >= 128, cached
+        else:
+            # Three talks in turn on two workers: each turn of a talk is where the one before was not.
+            assert cached[1] == 0 and 64 <= cached[2] < 128, cached
+
+
+def test_both_halves_of_a_pair_are_chosen_by_what_they_have(cluster):
+    router, prefill, decode = cluster.pd(prefills=2, decodes=2)
+    all_up(router, 4)
+    for cached in talk(router):
+        assert cached[0] == 0 and cached[1] >= 64 and cached[2] >= 128, cached
+    # Every worker has its share of the talks.
+    assert all(p.info()["disaggregation"]["started"] > 0 for p in prefill)
+    assert all(d.info()["disaggregation"]["succeeded"] > 0 for d in decode)
+
+
+def test_what_a_lost_worker_was_sent_is_forgotten(cluster):
+    worker = cluster.unified()
+    router = cluster.router(workers=[worker])
+    generate(router.url, input_ids=[100 + i for i in range(64)], sampling_params=greedy(2))
+    wait_for(lambda: router.info()["router"]["prefix_tokens"] == 64, 20, "the prompt is remembered")
+    worker.kill(signal.SIGKILL)
+    worker.process.wait()
+    wait_for(lambda: router.info()["router"]["prefix_tokens"] == 0, 20, "nothing is remembered")

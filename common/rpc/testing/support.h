@@ -2,6 +2,7 @@
 // notes.
 #pragma once
 
+#include "common/async/io_pool.h"
 #include "common/base/clock.h"
 #include "common/rpc/pair.h"
 #include "common/rpc/server.h"
@@ -182,10 +183,17 @@ inline core::TokenEvent make_event(std::uint64_t id, std::int32_t index) {
   return event;
 }
 
+/// For the sessions of a test program; enough threads that one that is held up holds up no other.
+inline async::IoPool& io_pool() {
+  static async::IoPool pool(4, "sessions");
+  return pool;
+}
+
 inline std::unique_ptr<SessionClient> open_session(const std::string& address,
                                                    std::shared_ptr<SessionClientHandler> handler,
                                                    std::uint32_t step_window = 64) {
   SessionClient::Options options;
+  options.io = &io_pool();
   options.client.address = address;
   options.client.connect_timeout = seconds(20);
   options.router_incarnation = 5;

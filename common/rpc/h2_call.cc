@@ -1,0 +1,332 @@
+#include "common/rpc/internal/h2_call.h"
+
+#include "common/rpc/internal/channel.h"
+#include "common/rpc/internal/h2_wire.h"
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/defer.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+#include <google/protobuf/message_lite.h>
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+namespace tandem::rpc::internal {
+
+namespace {
+
+using boost::system::error_code;
+
+constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+// More than this does not wait for more.
+constexpr std::size_t kPutOffMax = 16U << 10U;
+// Silent for so many intervals of keepalive: dead.
+constexpr int kSilentTicksMax = 3;
+
+std::string setting(std::uint16_t id, std::uint32_t value) {
+  std::string out;
+  append_number(out, id, 2);
+  append_number(out, value, 4);
+  return out;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<H2Call>> H2Call::make(const ClientOptions& options,
+                                             std::string path,
+                                             async::IoPool& pool,
+                                             std::shared_ptr<H2CallHandler> handler) {
+  TANDEM_TRY(const std::string address, parse_address(options.address));
+  auto call = std::make_shared<H2Call>(options, std::move(path), pool, std::move(handler));
+  const std::size_t colon = address.rfind(':');
+  call->authority_ = address;
+  call->host_ = address.substr(0, colon);
+  call->port_ = address.substr(colon + 1);
+  if (call->host_.starts_with('[') && call->host_.ends_with(']'))
+    call->host_ = call->host_.substr(1, call->host_.size() - 2);
+  return call;
+}
+
+void H2Call::start() {
+  boost::asio::post(strand_, [self = shared_from_this()] {
+    self->wait_for_greeting();
+    self->connect();
+  });
+}
+
+H2Call::H2Call(const ClientOptions& options,
+               std::string path,
+               async::IoPool& pool,
+               std::shared_ptr<H2CallHandler> handler)
+    : options_(options),
+      path_(std::move(path)),
+      strand_(boost::asio::make_strand(pool.context())),
+      resolver_(strand_),
+      greeting_(strand_),
+      keepalive_(strand_),
+      handler_(std::move(handler)),
+      socket_(strand_) {}
+
+void H2Call::connect() {
+  error_code error;
+  const auto address = boost::asio::ip::make_address(host_, error);
+  if (!error) {
+    // parse_address has looked at it.
+    const auto port = static_cast<std::uint16_t>(std::stoi(port_));
+    return connect_to(Resolver::results_type::create(
+        boost::asio::ip::tcp::endpoint(address, port), host_, port_));
+  }
+  resolver_.async_resolve(
+      host_,
+      port_,
+      [self = shared_from_this()](const error_code& failed,
+                                  const Resolver::results_type& endpoints) {
+        if (failed)
+          return self->end(unavailable("cannot find " + self->host_ + ": " + failed.message()));
+        self->connect_to(endpoints);
+      });
+}
+
+void H2Call::connect_to(const Resolver::results_type& endpoints) {
+  if (stopped_) return;
+  boost::asio::async_connect(
+      socket_,
+      endpoints,
+      [self = shared_from_this()](const error_code& failed,
+                                  const boost::asio::ip::tcp::endpoint& /*endpoint*/) {
+        if (failed) {
+          return self->end(
+              unavailable("cannot connect to " + self->authority_ + ": " + failed.message()));
+        }
+        self->on_connected();
+      });
+}
+
+void H2Call::on_connected() {
+  error_code error;
+  socket_.set_option(boost::asio::ip::tcp::no_delay(true), error);
+  if (!error) socket_.non_blocking(true, error);
+  if (error) return end(unavailable("cannot use the connection: " + error.message()));
+  std::string header;
+  append_header(header, ":method", "POST");
+  append_header(header, ":scheme", "http");
+  append_header(header, ":path", path_);
+  append_header(header, ":authority", authority_);
+  append_header(header, "te", "trailers");
+  append_header(header, "content-type", "application/grpc");
+  append_header(header, "user-agent", "tandem");
+  if (!options_.authorization.empty())
+    append_header(header, "authorization", options_.authorization);
+  if (header.size() > kFrameMax) return end(invalid_argument("the key is too long for a header"));
+  in_ = std::make_unique<std::array<char, 64 << 10>>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    out_.append(kPreface);
+    append_frame(kSettings, 0, 0, setting(kEnablePush, 0) + setting(kInitialWindow, kWindow));
+    append_frame(kWindowUpdate, 0, 0, number_text(kWindow - 65'535));
+    append_frame(kHeaders, kEndHeaders, kStream, header);
+    open_ = true;
+    pump();
+    write();
+  }
+  keep_alive();
+  read();
+}
+
+void H2Call::wait_for_greeting() {
+  greeting_.expires_after(std::chrono::nanoseconds(options_.connect_timeout.ns));
+  greeting_.async_wait([self = shared_from_this()](const error_code& error) {
+    if (error || self->greeted_) return;
+    self->cancel(deadline_exceeded("no first message from " + self->options_.address + " within " +
+                                   std::to_string(self->options_.connect_timeout.milliseconds()) +
+                                   " ms"));
+  });
+}
+
+void H2Call::keep_alive() {
+  keepalive_.expires_after(std::chrono::nanoseconds(options_.keepalive.ns));
+  keepalive_.async_wait([self = shared_from_this()](const error_code& error) {
+    if (error || self->stopped_) return;
+    // Counted in intervals of ours and not by the clock: a process that was stopped itself finds
+    // what it has not read yet before it counts on.
+    if (++self->silent_ticks_ > kSilentTicksMax - 1) {
+      return self->end(unavailable("no answer to pings from " + self->authority_));
+    }
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->append_frame(kPing, 0, 0, "tandem..");
+      self->write();
+    }
+    self->keep_alive();
+  });
+}
+
+Status H2Call::send(const google::protobuf::MessageLite& message) {
+  const std::size_t bytes = message.ByteSizeLong();
+  const std::lock_guard lock(mutex_);
+  if (closing_) return unavailable("the stream is closed");
+  const std::size_t held = out_.size() - out_done_ + waiting_bytes_.size() - waiting_done_;
+  // One message goes whatever its size: the peer's limit decides about it.
+  if (held > 0 && held + bytes > options_.queued_bytes_max) return refuse_slow_peer(held + bytes);
+  const std::size_t whole = kMessageHeader + bytes;
+  const bool fits =
+      open_ && waiting_bytes_.empty() && whole <= frame_max_ &&
+      static_cast<std::int64_t>(whole) <= std::min(connection_window_, stream_window_);
+  std::string& to = fits ? out_ : waiting_bytes_;
+  if (fits) {
+    append_number(out_, static_cast<std::uint32_t>(whole), 3);
+    out_.append({static_cast<char>(kData), '\0'});
+    append_number(out_, kStream, 4);
+    connection_window_ -= static_cast<std::int64_t>(whole);
+    stream_window_ -= static_cast<std::int64_t>(whole);
+  }
+  to.push_back('\0');  // not compressed
+  append_number(to, static_cast<std::uint32_t>(bytes), 4);
+  const std::size_t at = to.size();
+  to.resize(at + bytes);
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to.data() + at));
+  if (!fits) pump();
+  write_soon();
+  return {};
+}
+
+Status H2Call::refuse_slow_peer(std::size_t bytes) {
+  const Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
+                                           " bytes would wait, the limit is " +
+                                           std::to_string(options_.queued_bytes_max));
+  if (!local_) local_ = status;
+  closing_ = true;
+  stopped_ = true;
+  boost::asio::post(strand_, [self = shared_from_this()] { self->end({}); });
+  return status;
+}
+
+void H2Call::finish() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  closing_ = true;
+  finish_wanted_ = true;
+  if (open_) pump();
+  write();
+}
+
+void H2Call::cancel(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (!local_) local_ = why;
+    closing_ = true;
+    if (!stopped_.exchange(true) && open_) {
+      append_frame(kResetStream, 0, kStream, number_text(kCancel));
+      write();
+    }
+  }
+  boost::asio::post(
+      strand_, [self = shared_from_this()] { self->end(cancelled("the call was cancelled")); });
+}
+
+void H2Call::append_frame(std::uint8_t type,
+                          std::uint8_t flags,
+                          std::uint32_t stream,
+                          std::string_view payload) {
+  append_number(out_, static_cast<std::uint32_t>(payload.size()), 3);
+  out_.push_back(static_cast<char>(type));
+  out_.push_back(static_cast<char>(flags));
+  append_number(out_, stream, 4);
+  out_.append(payload);
+}
+
+/// Cuts frames from what waits, as far as the peer has given room.
+void H2Call::pump() {
+  if (!open_) return;
+  const std::string_view bytes = waiting_bytes_;
+  while (waiting_done_ < bytes.size()) {
+    const std::int64_t room = std::min(connection_window_, stream_window_);
+    if (room <= 0) return;
+    const std::size_t size =
+        std::min({bytes.size() - waiting_done_, frame_max_, static_cast<std::size_t>(room)});
+    append_frame(kData, 0, kStream, bytes.substr(waiting_done_, size));
+    waiting_done_ += size;
+    connection_window_ -= static_cast<std::int64_t>(size);
+    stream_window_ -= static_cast<std::int64_t>(size);
+  }
+  waiting_bytes_.clear();
+  waiting_done_ = 0;
+  if (finish_wanted_ && !std::exchange(finished_, true))
+    append_frame(kData, kEndStream, kStream, {});
+}
+
+/// As much as the socket takes now; the rest when it has room again.
+void H2Call::write() {
+  while (open_ && !waiting_ && out_done_ < out_.size()) {
+    const ssize_t sent = ::send(socket_.native_handle(),
+                                out_.data() + out_done_,
+                                out_.size() - out_done_,
+                                MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      out_done_ += static_cast<std::size_t>(sent);
+    } else if (errno == EAGAIN) {
+      waiting_ = true;
+      boost::asio::post(strand_, [self = shared_from_this()] { self->wait_to_write(); });
+    } else if (errno != EINTR) {
+      // Reading finds the end too, and what the peer said before it.
+      open_ = false;
+    }
+  }
+  if (out_done_ < out_.size()) return;
+  out_.clear();
+  out_done_ = 0;
+}
+
+/// After what this pool thread has to do already, together with what comes until then: a system
+/// call and the peer's awakening cost more than all else about a request. At once on other threads.
+void H2Call::write_soon() {
+  if (put_off_ && out_.size() - out_done_ < kPutOffMax) return;
+  const auto pool = strand_.get_inner_executor();
+  if (put_off_ || !open_ || waiting_ || !pool.running_in_this_thread()) return write();
+  put_off_ = true;
+  boost::asio::defer(pool, [self = shared_from_this()] {
+    const std::lock_guard lock(self->mutex_);
+    self->put_off_ = false;
+    self->write();
+  });
+}
+
+void H2Call::wait_to_write() {
+  if (stopped_) return;
+  socket_.async_wait(Socket::wait_write, [self = shared_from_this()](const error_code& error) {
+    if (error) return;  // closed
+    const std::lock_guard lock(self->mutex_);
+    self->waiting_ = false;
+    self->write();
+  });
+}
+
+void H2Call::end(const Status& remote) {
+  Status status = remote;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true)) return;
+    closing_ = true;
+    open_ = false;
+    stopped_ = true;
+    if (local_ && !local_->ok()) status = *local_;
+    error_code error;
+    socket_.close(error);
+  }
+  resolver_.cancel();
+  greeting_.cancel();
+  keepalive_.cancel();
+  const std::shared_ptr<H2CallHandler> handler = std::move(handler_);
+  handler->on_ended(status);
+}
+
+}  // namespace tandem::rpc::internal

@@ -1,0 +1,416 @@
+// H2Call against a peer that says byte by byte what the test wants. That it understands gRPC's own
+// server is session_test.cc's affair.
+#include "common/rpc/internal/h2_call.h"
+
+#include "common/base/random.h"
+#include "common/rpc/internal/h2_wire.h"
+#include "common/rpc/testing/support.h"
+
+#include "proto/tandem/v1/session.pb.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace tandem::rpc::internal {
+namespace {
+
+std::string frame(std::uint8_t type,
+                  std::uint8_t flags,
+                  std::uint32_t stream,
+                  std::string_view payload) {
+  std::string out;
+  append_number(out, static_cast<std::uint32_t>(payload.size()), 3);
+  out.push_back(static_cast<char>(type));
+  out.push_back(static_cast<char>(flags));
+  append_number(out, stream, 4);
+  return out.append(payload);
+}
+
+std::string message(std::string_view text) {
+  std::string out(1, '\0');
+  append_number(out, static_cast<std::uint32_t>(text.size()), 4);
+  return out.append(text);
+}
+
+std::string header_frame(const std::vector<HeaderField>& fields, bool last) {
+  std::string block;
+  for (const auto& [name, value] : fields)
+    append_header(block, name, value);
+  return frame(kHeaders, last ? kEndHeaders | kEndStream : kEndHeaders, kStream, block);
+}
+
+const std::string kHello =
+    header_frame({{":status", "200"}, {"content-type", "application/grpc"}}, false);
+
+struct Seen {
+  std::uint8_t type = 0;
+  std::uint8_t flags = 0;
+  std::uint32_t stream = 0;
+  std::string payload = {};
+};
+
+/// The listening end, used by the test's thread.
+class Peer {
+ public:
+  Peer() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_, 4), 0);
+    socklen_t size = sizeof address;
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+
+  ~Peer() {
+    hang_up();
+    ::close(listener_);
+  }
+
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  /// Takes the connection and what comes first on it.
+  void accept() {
+    fd_ = ::accept(listener_, nullptr, nullptr);
+    const int on = 1;
+    ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    EXPECT_EQ(read(24), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  }
+
+  void say(std::string_view bytes) const {
+    ASSERT_EQ(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+  }
+
+  /// The next frame of this type; those of other types are passed over. Type 0xFF: none came.
+  Seen next(std::uint8_t type) {
+    for (;;) {
+      const std::string head = read(kFrameHeader);
+      if (head.size() < kFrameHeader) return {.type = 0xFF};
+      Seen seen{.type = static_cast<std::uint8_t>(head[3]),
+                .flags = static_cast<std::uint8_t>(head[4]),
+                .stream = number_at(head, 5, 4),
+                .payload = read(number_at(head, 0, 3))};
+      if (seen.type == type) return seen;
+    }
+  }
+
+  void hang_up() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  [[nodiscard]] std::string read(std::size_t size) const {
+    std::string bytes(size, '\0');
+    std::size_t have = 0;
+    while (have < size) {
+      const ssize_t got = ::recv(fd_, bytes.data() + have, size - have, 0);
+      if (got <= 0) break;
+      have += static_cast<std::size_t>(got);
+    }
+    bytes.resize(have);
+    return bytes;
+  }
+
+  int listener_;
+  int fd_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+struct Heard {
+  std::vector<std::string> messages;
+  std::vector<Status> ended;
+};
+
+class Ear final : public H2CallHandler {
+ public:
+  Status on_message(H2Call& /*call*/, std::string_view bytes) override {
+    notes.change([&](Heard& heard) { heard.messages.emplace_back(bytes); });
+    return bytes == "no" ? aborted("the handler says no") : Status();
+  }
+
+  void on_ended(const Status& status) override {
+    notes.change([&](Heard& heard) { heard.ended.push_back(status); });
+  }
+
+  Status end() {
+    EXPECT_TRUE(notes.wait([](const Heard& heard) { return !heard.ended.empty(); }));
+    const Heard heard = notes.get();
+    EXPECT_EQ(heard.ended.size(), 1U);
+    return heard.ended.empty() ? Status() : heard.ended[0];
+  }
+
+  testing::Notes<Heard> notes;
+};
+
+class H2CallTest : public ::testing::Test {
+ public:
+  Peer peer;
+  std::shared_ptr<Ear> ear = std::make_shared<Ear>();
+
+  std::shared_ptr<H2Call> open(ClientOptions options = {}) {
+    options.address = peer.address();
+    if (options.connect_timeout == ClientOptions().connect_timeout)
+      options.connect_timeout = seconds(60);
+    auto call = H2Call::make(options, "/tandem.v1.Session/Open", testing::io_pool(), ear);
+    EXPECT_TRUE(call.ok());
+    (*call)->start();
+    peer.accept();
+    return *call;
+  }
+};
+
+v1::SessionUp ping(std::uint64_t nonce) {
+  v1::SessionUp up;
+  up.mutable_ping()->set_nonce(nonce);
+  return up;
+}
+
+TEST_F(H2CallTest, TheCallIsWhatGrpcExpects) {
+  ClientOptions options;
+  options.authorization = "Bearer key";
+  auto call = open(options);
+  EXPECT_EQ(peer.next(kSettings).flags, 0);
+  const Seen head = peer.next(kHeaders);
+  EXPECT_EQ(head.stream, kStream);
+  EXPECT_EQ(head.flags, kEndHeaders);
+  HpackDecoder decoder;
+  EXPECT_EQ(*decoder.decode(head.payload),
+            (std::vector<HeaderField>{{":method", "POST"},
+                                      {":scheme", "http"},
+                                      {":path", "/tandem.v1.Session/Open"},
+                                      {":authority", peer.address()},
+                                      {"te", "trailers"},
+                                      {"content-type", "application/grpc"},
+                                      {"user-agent", "tandem"},
+                                      {"authorization", "Bearer key"}}));
+  ASSERT_TRUE(call->send(ping(7)).ok());
+  EXPECT_EQ(peer.next(kData).payload, message(ping(7).SerializeAsString()));
+  call->finish();
+  const Seen last = peer.next(kData);
+  EXPECT_EQ(last.flags, kEndStream);
+  EXPECT_TRUE(last.payload.empty());
+  EXPECT_EQ(call->send(ping(8)).code(), Code::kUnavailable);
+  peer.say(kHello + header_frame({{"grpc-status", "0"}}, true));
+  EXPECT_TRUE(ear->end().ok());
+}
+
+// Whatever the pieces in which the bytes come, and however messages lie in frames.
+TEST_F(H2CallTest, MessagesComeWholeFromAnyPieces) {
+  const std::uint64_t seed = 11;
+  Random random(seed);
+  std::vector<std::string> sent;
+  std::string data;
+  for (int i = 0; i < 60; ++i) {
+    sent.emplace_back(random.below(i % 10 == 0 ? 40'000 : 30), static_cast<char>('a' + i % 26));
+    data += message(sent.back());
+  }
+  std::string stream = frame(kSettings, 0, 0, {}) + kHello;
+  while (!data.empty()) {
+    const std::size_t size = std::min<std::size_t>(data.size(), 1 + random.below(kFrameMax - 10));
+    const bool padded = random.chance(0.3) && size < 1000;
+    const std::string part = data.substr(0, size);
+    data.erase(0, size);
+    stream += padded ? frame(kData, kPadded, kStream, "\x03" + part + "xyz")
+                     : frame(kData, 0, kStream, part);
+    if (random.chance(0.3)) stream += frame(kPing, 0, 0, "12345678");
+    if (random.chance(0.3)) stream += frame(0x42, 0xFF, 9, "not known");
+  }
+  stream += header_frame({{"grpc-status", "0"}}, true);
+  auto call = open();
+  while (!stream.empty()) {
+    const std::size_t size =
+        std::min<std::size_t>(stream.size(), 1 + random.below(random.chance(0.5) ? 7 : 9000));
+    peer.say(stream.substr(0, size));
+    stream.erase(0, size);
+  }
+  EXPECT_TRUE(ear->end().ok()) << "seed " << seed;
+  EXPECT_EQ(ear->notes.get().messages, sent);
+  EXPECT_EQ(peer.next(kPing).payload, "12345678");
+}
+
+TEST_F(H2CallTest, NoMoreIsSentThanThereIsRoomFor) {
+  auto call = open();
+  std::string window;
+  append_number(window, kInitialWindow, 2);
+  append_number(window, 10, 4);
+  peer.say(frame(kSettings, 0, 0, window));
+  // The answer to settings says that they count from here on.
+  while (peer.next(kSettings).flags != kAck) {
+  }
+  v1::SessionUp up;
+  for (int i = 0; i < 30; ++i)
+    up.mutable_submit()->mutable_request()->add_input_ids(1000 + i);
+  const std::string wanted = message(up.SerializeAsString());
+  ASSERT_TRUE(call->send(up).ok());
+  std::string got = peer.next(kData).payload;
+  EXPECT_EQ(got.size(), 10U);
+  while (got.size() < wanted.size()) {
+    peer.say(frame(kWindowUpdate, 0, kStream, number_text(7)));
+    const Seen data = peer.next(kData);
+    ASSERT_EQ(data.type, kData);
+    ASSERT_LE(data.payload.size(), 7U);
+    got += data.payload;
+  }
+  EXPECT_EQ(got, wanted);
+}
+
+TEST_F(H2CallTest, WhatCannotBeSentIsBounded) {
+  ClientOptions options;
+  options.queued_bytes_max = 1000;
+  auto call = open(options);
+  std::string window;
+  append_number(window, kInitialWindow, 2);
+  append_number(window, 0, 4);
+  peer.say(frame(kSettings, 0, 0, window));
+  while (peer.next(kSettings).flags != kAck) {
+  }
+  v1::SessionUp up;
+  up.mutable_submit()->mutable_request()->set_client_id(std::string(300, 'x'));
+  Status status;
+  for (int i = 0; i < 10 && status.ok(); ++i)
+    status = call->send(up);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(ear->end().code(), Code::kResourceExhausted);
+  EXPECT_EQ(call->send(up).code(), Code::kUnavailable);
+}
+
+struct EndRow {
+  const char* name;
+  std::string says;
+  Code want;
+  const char* text;
+};
+
+TEST(H2CallEnds, EveryEndHasItsStatus) {
+  const std::string goodbye = number_text(1) + number_text(0);
+  const EndRow rows[] = {
+      {"trailers",
+       kHello + header_frame({{"grpc-status", "14"}, {"grpc-message", "a%20b%"}}, true),
+       Code::kUnavailable,
+       "a b%"},
+      {"an answer that is an error",
+       header_frame({{":status", "200"}, {"grpc-status", "16"}, {"grpc-message", "key"}}, true),
+       Code::kUnauthenticated,
+       "key"},
+      {"a code that is not known",
+       header_frame({{":status", "200"}, {"grpc-status", "99"}}, true),
+       Code::kUnknown,
+       ""},
+      {"not gRPC", header_frame({{":status", "404"}}, true), Code::kUnimplemented, "HTTP 404"},
+      {"no status",
+       kHello + frame(kData, kEndStream, kStream, {}),
+       Code::kUnknown,
+       "without a status"},
+      {"reset",
+       kHello + frame(kResetStream, 0, kStream, number_text(kRefusedStream)),
+       Code::kUnavailable,
+       "reset"},
+      {"goodbye with an error",
+       frame(kGoAway, 0, 0, number_text(1) + number_text(11) + "calm"),
+       Code::kUnavailable,
+       "calm"},
+      {"goodbye to what was not begun",
+       frame(kGoAway, 0, 0, number_text(0) + number_text(0)),
+       Code::kUnavailable,
+       "ends"},
+      {"goodbye, then the end",
+       kHello + frame(kGoAway, 0, 0, goodbye) + header_frame({{"grpc-status", "0"}}, true),
+       Code::kOk,
+       ""},
+      {"nothing", "", Code::kUnavailable, "lost"},
+      {"half a frame", std::string("\0\0\x08\x06", 4), Code::kUnavailable, "lost"},
+      {"a large frame", std::string("\x01\0\0\0\0\0\0\0\x01", 9), Code::kInternal, "65536"},
+      {"a ping of 4 bytes", frame(kPing, 0, 0, "1234"), Code::kInternal, "ping"},
+      {"a push", frame(kPushPromise, kEndHeaders, kStream, "12345"), Code::kInternal, "push"},
+      {"a header that is none",
+       frame(kHeaders, kEndHeaders, kStream, "\x80"),
+       Code::kDataLoss,
+       "HPACK"},
+      {"a header that is interrupted",
+       frame(kHeaders, 0, kStream, {}) + frame(kPing, 0, 0, "12345678"),
+       Code::kInternal,
+       "interrupted"},
+      {"a window of nothing",
+       frame(kWindowUpdate, 0, 0, number_text(0)),
+       Code::kInternal,
+       "nothing"},
+      {"a window too large",
+       frame(kWindowUpdate, 0, 0, number_text(0x7FFFFFFF)),
+       Code::kInternal,
+       "2 GiB"},
+      {"padding that is not there",
+       frame(kData,
+             kPadded,
+             kStream,
+             "\x05"
+             "ab"),
+       Code::kInternal,
+       "padding"},
+      {"data of another stream", frame(kData, 0, 3, "ab"), Code::kInternal, "not there"},
+      {"a compressed message",
+       kHello + frame(kData, 0, kStream, std::string("\x01\0\0\0\0", 5)),
+       Code::kUnimplemented,
+       "compressed"},
+      {"a message too large",
+       kHello + frame(kData, 0, kStream, std::string("\0\x7F\0\0\0", 5)),
+       Code::kResourceExhausted,
+       "limit"},
+      {"the handler's own",
+       kHello + frame(kData, 0, kStream, message("no") + message("more")),
+       Code::kAborted,
+       "says no"},
+  };
+  for (const EndRow& row : rows) {
+    SCOPED_TRACE(row.name);
+    Peer peer;
+    const auto ear = std::make_shared<Ear>();
+    const auto call = H2Call::make({.address = peer.address(), .connect_timeout = seconds(60)},
+                                   "/a/b",
+                                   testing::io_pool(),
+                                   ear);
+    (*call)->start();
+    peer.accept();
+    (void)peer.next(kHeaders);
+    peer.say(row.says);
+    if (std::string_view(row.text) == "lost") peer.hang_up();
+    const Status end = ear->end();
+    EXPECT_EQ(end.code(), row.want) << end.message();
+    EXPECT_NE(end.message().find(row.text), std::string::npos) << end.message();
+    EXPECT_EQ((*call)->send(ping(1)).code(), Code::kUnavailable);
+  }
+}
+
+TEST_F(H2CallTest, CancelTellsThePeer) {
+  auto call = open();
+  call->cancel(aborted("first"));
+  call->cancel(aborted("second"));
+  EXPECT_EQ(ear->end().message(), "first");
+  const Seen reset = peer.next(kResetStream);
+  // A connection that ends says the same, when it ends before the header was out.
+  if (reset.type == kResetStream) {
+    EXPECT_EQ(reset.payload, number_text(kCancel));
+  }
+}
+
+TEST_F(H2CallTest, APeerThatFallsSilentIsGivenUp) {
+  ClientOptions options;
+  options.keepalive = milliseconds(20);
+  auto call = open(options);
+  EXPECT_EQ(peer.next(kPing).flags, 0);
+  EXPECT_EQ(ear->end().code(), Code::kUnavailable);
+  EXPECT_NE(ear->end().message().find("pings"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::rpc::internal
