@@ -12,7 +12,7 @@ find_package(spdlog REQUIRED)
 
 # gRPC with what it stands on is some fifty shared libraries in Debian; the dynamic loader spent two thirds of the time of
 # --help on them. All of them come as archives or none, so that no program holds two copies of one. Not with sanitizers,
-# whose suppressions go by the name of the library. What guards the wire (OpenSSL, zlib, c-ares) stays shared: the
+# whose suppressions go by the name of the library. What guards the wire (OpenSSL, zlib, c-ares, nghttp2) stays shared: the
 # system mends it without a new build.
 option(TANDEM_STATIC_RPC "Link gRPC, protobuf, Abseil and yaml-cpp statically where their archives are installed" ON)
 function(tandem_link_archives)
@@ -45,6 +45,7 @@ endif()
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(NGHTTP2 REQUIRED IMPORTED_TARGET libnghttp2)
 if(TANDEM_BENCH)
   find_package(benchmark REQUIRED)
 endif()

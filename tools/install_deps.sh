@@ -35,7 +35,7 @@ APT=(
   # tools
   build-essential cmake ninja-build pkg-config ccache git ca-certificates python3
   # wire
-  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc-dev libgrpc++-dev libssl-dev zlib1g-dev
+  protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc-dev libgrpc++-dev libnghttp2-dev libssl-dev zlib1g-dev
   libucx-dev ucx-utils libboost1.81-dev
   # configuration, logs, metrics, JSON
   libcli11-dev libyaml-cpp-dev libspdlog-dev libfmt-dev prometheus-cpp-dev libsimdjson-dev nlohmann-json3-dev

@@ -1,7 +1,6 @@
 #include "common/rpc/internal/h2_call.h"
 
 #include "common/rpc/internal/channel.h"
-#include "common/rpc/internal/h2_wire.h"
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/connect.hpp>
@@ -10,6 +9,7 @@
 #include <boost/asio/post.hpp>
 #include <google/protobuf/message_lite.h>
 
+#include <nghttp2/nghttp2.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,18 +24,10 @@ namespace {
 
 using boost::system::error_code;
 
-constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 // More than this does not wait for more.
 constexpr std::size_t kPutOffMax = 16U << 10U;
 // Silent for so many intervals of keepalive: dead.
 constexpr int kSilentTicksMax = 3;
-
-std::string setting(std::uint16_t id, std::uint32_t value) {
-  std::string out;
-  append_number(out, id, 2);
-  append_number(out, value, 4);
-  return out;
-}
 
 }  // namespace
 
@@ -114,29 +106,16 @@ void H2Call::on_connected() {
   socket_.set_option(boost::asio::ip::tcp::no_delay(true), error);
   if (!error) socket_.non_blocking(true, error);
   if (error) return end(unavailable("cannot use the connection: " + error.message()));
-  std::string header;
-  append_header(header, ":method", "POST");
-  append_header(header, ":scheme", "http");
-  append_header(header, ":path", path_);
-  append_header(header, ":authority", authority_);
-  append_header(header, "te", "trailers");
-  append_header(header, "content-type", "application/grpc");
-  append_header(header, "user-agent", "tandem");
-  if (!options_.authorization.empty())
-    append_header(header, "authorization", options_.authorization);
-  if (header.size() > kFrameMax) return end(invalid_argument("the key is too long for a header"));
   in_ = std::make_unique<std::array<char, 64 << 10>>();
+  Status status;
   {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
-    out_.append(kPreface);
-    append_frame(kSettings, 0, 0, setting(kEnablePush, 0) + setting(kInitialWindow, kWindow));
-    append_frame(kWindowUpdate, 0, 0, number_text(kWindow - 65'535));
-    append_frame(kHeaders, kEndHeaders, kStream, header);
-    open_ = true;
-    pump();
+    status = begin();
+    open_ = status.ok();
     write();
   }
+  if (!status.ok()) return end(status);
   keep_alive();
   read();
 }
@@ -162,7 +141,7 @@ void H2Call::keep_alive() {
     }
     {
       const std::lock_guard lock(self->mutex_);
-      self->append_frame(kPing, 0, 0, "tandem..");
+      if (self->open_) nghttp2_submit_ping(self->session_.get(), NGHTTP2_FLAG_NONE, nullptr);
       self->write();
     }
     self->keep_alive();
@@ -173,27 +152,16 @@ Status H2Call::send(const google::protobuf::MessageLite& message) {
   const std::size_t bytes = message.ByteSizeLong();
   const std::lock_guard lock(mutex_);
   if (closing_) return unavailable("the stream is closed");
-  const std::size_t held = out_.size() - out_done_ + waiting_bytes_.size() - waiting_done_;
+  const std::size_t held = outbox_.size() - outbox_done_ + out_.size() - out_done_;
   // One message goes whatever its size: the peer's limit decides about it.
   if (held > 0 && held + bytes > options_.queued_bytes_max) return refuse_slow_peer(held + bytes);
-  const std::size_t whole = kMessageHeader + bytes;
-  const bool fits =
-      open_ && waiting_bytes_.empty() && whole <= frame_max_ &&
-      static_cast<std::int64_t>(whole) <= std::min(connection_window_, stream_window_);
-  std::string& to = fits ? out_ : waiting_bytes_;
-  if (fits) {
-    append_number(out_, static_cast<std::uint32_t>(whole), 3);
-    out_.append({static_cast<char>(kData), '\0'});
-    append_number(out_, kStream, 4);
-    connection_window_ -= static_cast<std::int64_t>(whole);
-    stream_window_ -= static_cast<std::int64_t>(whole);
-  }
-  to.push_back('\0');  // not compressed
-  append_number(to, static_cast<std::uint32_t>(bytes), 4);
-  const std::size_t at = to.size();
-  to.resize(at + bytes);
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to.data() + at));
-  if (!fits) pump();
+  outbox_.push_back('\0');  // not compressed
+  for (int shift = 24; shift >= 0; shift -= 8)
+    outbox_.push_back(static_cast<char>(bytes >> shift));
+  const std::size_t at = outbox_.size();
+  outbox_.resize(at + bytes);
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(outbox_.data() + at));
+  if (std::exchange(asleep_, false)) nghttp2_session_resume_data(session_.get(), stream_);
   write_soon();
   return {};
 }
@@ -214,7 +182,7 @@ void H2Call::finish() {
   if (ended_) return;
   closing_ = true;
   finish_wanted_ = true;
-  if (open_) pump();
+  if (std::exchange(asleep_, false)) nghttp2_session_resume_data(session_.get(), stream_);
   write();
 }
 
@@ -225,7 +193,7 @@ void H2Call::cancel(const Status& why) {
     if (!local_) local_ = why;
     closing_ = true;
     if (!stopped_.exchange(true) && open_) {
-      append_frame(kResetStream, 0, kStream, number_text(kCancel));
+      nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_, NGHTTP2_CANCEL);
       write();
     }
   }
@@ -233,40 +201,22 @@ void H2Call::cancel(const Status& why) {
       strand_, [self = shared_from_this()] { self->end(cancelled("the call was cancelled")); });
 }
 
-void H2Call::append_frame(std::uint8_t type,
-                          std::uint8_t flags,
-                          std::uint32_t stream,
-                          std::string_view payload) {
-  append_number(out_, static_cast<std::uint32_t>(payload.size()), 3);
-  out_.push_back(static_cast<char>(type));
-  out_.push_back(static_cast<char>(flags));
-  append_number(out_, stream, 4);
-  out_.append(payload);
-}
-
-/// Cuts frames from what waits, as far as the peer has given room.
-void H2Call::pump() {
-  if (!open_) return;
-  const std::string_view bytes = waiting_bytes_;
-  while (waiting_done_ < bytes.size()) {
-    const std::int64_t room = std::min(connection_window_, stream_window_);
-    if (room <= 0) return;
-    const std::size_t size =
-        std::min({bytes.size() - waiting_done_, frame_max_, static_cast<std::size_t>(room)});
-    append_frame(kData, 0, kStream, bytes.substr(waiting_done_, size));
-    waiting_done_ += size;
-    connection_window_ -= static_cast<std::int64_t>(size);
-    stream_window_ -= static_cast<std::int64_t>(size);
+/// The session's next frames to out_; false: there are none.
+bool H2Call::pull() {
+  out_.clear();
+  out_done_ = 0;
+  while (out_.size() < kPutOffMax) {
+    const std::uint8_t* frames = nullptr;
+    const ssize_t bytes = nghttp2_session_mem_send(session_.get(), &frames);
+    if (bytes <= 0) break;  // below 0: no memory; the peer will miss what was not sent
+    out_.append(reinterpret_cast<const char*>(frames), static_cast<std::size_t>(bytes));
   }
-  waiting_bytes_.clear();
-  waiting_done_ = 0;
-  if (finish_wanted_ && !std::exchange(finished_, true))
-    append_frame(kData, kEndStream, kStream, {});
+  return !out_.empty();
 }
 
 /// As much as the socket takes now; the rest when it has room again.
 void H2Call::write() {
-  while (open_ && !waiting_ && out_done_ < out_.size()) {
+  while (open_ && !waiting_ && (out_done_ < out_.size() || pull())) {
     const ssize_t sent = ::send(socket_.native_handle(),
                                 out_.data() + out_done_,
                                 out_.size() - out_done_,
@@ -281,15 +231,12 @@ void H2Call::write() {
       open_ = false;
     }
   }
-  if (out_done_ < out_.size()) return;
-  out_.clear();
-  out_done_ = 0;
 }
 
 /// After what this pool thread has to do already, together with what comes until then: a system
 /// call and the peer's awakening cost more than all else about a request. At once on other threads.
 void H2Call::write_soon() {
-  if (put_off_ && out_.size() - out_done_ < kPutOffMax) return;
+  if (put_off_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
   const auto pool = strand_.get_inner_executor();
   if (put_off_ || !open_ || waiting_ || !pool.running_in_this_thread()) return write();
   put_off_ = true;

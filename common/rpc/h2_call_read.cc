@@ -1,9 +1,10 @@
-// What a worker sends on a call: frames, header blocks, messages.
+// What libnghttp2 asks of a call and tells it: frames, header fields, messages.
 #include "common/async/batch.h"
 #include "common/rpc/internal/h2_call.h"
-#include "common/rpc/internal/h2_wire.h"
 
 #include <boost/asio/buffer.hpp>
+
+#include <nghttp2/nghttp2.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,21 +17,20 @@ namespace {
 
 using boost::system::error_code;
 
-constexpr std::size_t kHeaderBlockMax = 64U << 10U;
-
-Status wrong(std::string_view what) {
-  return internal_error("the worker's HTTP/2 is wrong: " + std::string(what));
-}
+/// gRPC's: compressed or not, size.
+constexpr std::size_t kMessageHeader = 5;
+/// What we may be sent ahead.
+constexpr std::uint32_t kWindow = 4U << 20U;
 
 Code code_of_reset(std::uint32_t error) {
   switch (error) {
-    case kRefusedStream:
+    case NGHTTP2_REFUSED_STREAM:
       return Code::kUnavailable;
-    case kCancel:
+    case NGHTTP2_CANCEL:
       return Code::kCancelled;
-    case kEnhanceYourCalm:
+    case NGHTTP2_ENHANCE_YOUR_CALM:
       return Code::kResourceExhausted;
-    case kInadequateSecurity:
+    case NGHTTP2_INADEQUATE_SECURITY:
       return Code::kPermissionDenied;
     default:
       return Code::kInternal;
@@ -81,14 +81,6 @@ std::string decode_message(std::string_view text) {
   return out;
 }
 
-/// The part of a frame's payload between padding length and padding.
-Result<std::string_view> without_padding(std::uint8_t flags, std::string_view payload) {
-  if ((flags & kPadded) == 0) return payload;
-  const std::size_t padding = payload.empty() ? 0 : static_cast<std::uint8_t>(payload[0]);
-  if (payload.size() < padding + 1) return wrong("more padding than there is");
-  return payload.substr(1, payload.size() - 1 - padding);
-}
-
 std::optional<int> parse_number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -96,10 +88,162 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
+nghttp2_nv field(std::string_view name, std::string_view value) {
+  // The session copies both, and changes neither.
+  const auto bytes = [](std::string_view text) {
+    return reinterpret_cast<std::uint8_t*>(const_cast<char*>(text.data()));
+  };
+  return {.name = bytes(name),
+          .value = bytes(value),
+          .namelen = name.size(),
+          .valuelen = value.size(),
+          .flags = NGHTTP2_NV_FLAG_NONE};
+}
+
 }  // namespace
 
+void H2Call::FreeSession::operator()(nghttp2_session* session) const {
+  nghttp2_session_del(session);
+}
+
+/// Called by the session, so with mutex_ held. A result below 0 would end the session, which
+/// nothing here wants.
+struct H2Call::Callbacks {
+  static H2Call& call(void* user) { return *static_cast<H2Call*>(user); }
+
+  static ssize_t read(nghttp2_session* /*session*/,
+                      std::int32_t /*stream*/,
+                      std::uint8_t* to,
+                      std::size_t room,
+                      std::uint32_t* flags,
+                      nghttp2_data_source* /*source*/,
+                      void* user) {
+    H2Call& self = call(user);
+    const std::size_t bytes = std::min(room, self.outbox_.size() - self.outbox_done_);
+    if (bytes == 0 && !self.finish_wanted_) {
+      self.asleep_ = true;
+      return NGHTTP2_ERR_DEFERRED;
+    }
+    std::memcpy(to, self.outbox_.data() + self.outbox_done_, bytes);
+    self.outbox_done_ += bytes;
+    if (self.outbox_done_ == self.outbox_.size()) {
+      self.outbox_.clear();
+      self.outbox_done_ = 0;
+      if (self.finish_wanted_) *flags |= NGHTTP2_DATA_FLAG_EOF;
+    }
+    return static_cast<ssize_t>(bytes);
+  }
+
+  static int data(nghttp2_session* /*session*/,
+                  std::uint8_t /*flags*/,
+                  std::int32_t /*stream*/,
+                  const std::uint8_t* bytes,
+                  std::size_t count,
+                  void* user) {
+    call(user).arrived_.append(reinterpret_cast<const char*>(bytes), count);
+    return 0;
+  }
+
+  static int header(nghttp2_session* /*session*/,
+                    const nghttp2_frame* /*frame*/,
+                    const std::uint8_t* name_bytes,
+                    std::size_t name_size,
+                    const std::uint8_t* value_bytes,
+                    std::size_t value_size,
+                    std::uint8_t /*flags*/,
+                    void* user) {
+    H2Call& self = call(user);
+    const std::string_view name(reinterpret_cast<const char*>(name_bytes), name_size);
+    const std::string_view value(reinterpret_cast<const char*>(value_bytes), value_size);
+    if (name == ":status") self.http_status_ = parse_number(value);
+    if (name == "grpc-status") self.grpc_status_ = parse_number(value).value_or(-1);
+    if (name == "grpc-message") self.grpc_message_ = decode_message(value);
+    return 0;
+  }
+
+  static int frame(nghttp2_session* /*session*/, const nghttp2_frame* frame, void* user) {
+    H2Call& self = call(user);
+    const bool last = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+    if (frame->hd.type == NGHTTP2_HEADERS) {
+      const bool refused = self.http_status_ && *self.http_status_ != 200;
+      if (last || refused) self.remote_ = self.status_of_headers();
+    } else if (frame->hd.type == NGHTTP2_DATA && last) {
+      self.remote_ = Status(Code::kUnknown, "the worker ended the stream without a status");
+    } else if (frame->hd.type == NGHTTP2_GOAWAY) {
+      // It may serve to the end what it has begun.
+      const nghttp2_goaway& goaway = frame->goaway;
+      if (goaway.last_stream_id < self.stream_ || goaway.error_code != NGHTTP2_NO_ERROR) {
+        const std::string_view text(reinterpret_cast<const char*>(goaway.opaque_data),
+                                    std::min<std::size_t>(goaway.opaque_data_len, 200));
+        self.remote_ = unavailable("the worker ends the connection: " + std::string(text));
+      }
+    }
+    return 0;
+  }
+
+  static int closed(nghttp2_session* /*session*/,
+                    std::int32_t /*stream*/,
+                    std::uint32_t error,
+                    void* user) {
+    H2Call& self = call(user);
+    if (self.remote_ || !self.wrong_.empty()) return 0;
+    self.remote_ =
+        Status(code_of_reset(error),
+               "the worker reset the stream (" + std::string(nghttp2_http2_strerror(error)) + ")");
+    return 0;
+  }
+
+  static int invalid(nghttp2_session* /*session*/,
+                     const nghttp2_frame* /*frame*/,
+                     int error,
+                     void* user) {
+    call(user).wrong_ = nghttp2_strerror(error);
+    return 0;
+  }
+
+  static int wrong(
+      nghttp2_session* /*session*/, int /*error*/, const char* text, std::size_t size, void* user) {
+    call(user).wrong_.assign(text, std::min<std::size_t>(size, 200));
+    return 0;
+  }
+};
+
+/// The session, with what opens the connection and the call waiting to be written.
+Status H2Call::begin() {
+  nghttp2_session_callbacks* callbacks = nullptr;
+  if (nghttp2_session_callbacks_new(&callbacks) != 0) return resource_exhausted("no memory");
+  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &Callbacks::data);
+  nghttp2_session_callbacks_set_on_header_callback(callbacks, &Callbacks::header);
+  nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, &Callbacks::frame);
+  nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Callbacks::closed);
+  nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, &Callbacks::invalid);
+  nghttp2_session_callbacks_set_error_callback2(callbacks, &Callbacks::wrong);
+  nghttp2_session* session = nullptr;
+  const int made = nghttp2_session_client_new(&session, callbacks, this);
+  nghttp2_session_callbacks_del(callbacks);
+  if (made != 0) return resource_exhausted("no memory");
+  session_.reset(session);
+  const nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
+                                             {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, kWindow}};
+  nghttp2_submit_settings(session, NGHTTP2_FLAG_NONE, settings, std::size(settings));
+  nghttp2_session_set_local_window_size(session, NGHTTP2_FLAG_NONE, 0, kWindow);
+  const nghttp2_nv fields[] = {field(":method", "POST"),
+                               field(":scheme", "http"),
+                               field(":path", path_),
+                               field(":authority", authority_),
+                               field("te", "trailers"),
+                               field("content-type", "application/grpc"),
+                               field("user-agent", "tandem"),
+                               field("authorization", options_.authorization)};
+  const std::size_t count = std::size(fields) - (options_.authorization.empty() ? 1 : 0);
+  const nghttp2_data_provider provider = {.source = {}, .read_callback = &Callbacks::read};
+  stream_ = nghttp2_submit_request(session, nullptr, fields, count, &provider, nullptr);
+  if (stream_ > 0) return {};
+  return internal_error("HTTP/2: " + std::string(nghttp2_strerror(stream_)));
+}
+
 void H2Call::read() {
-  socket_.async_read_some(boost::asio::buffer(in_->data() + in_bytes_, in_->size() - in_bytes_),
+  socket_.async_read_some(boost::asio::buffer(*in_),
                           [self = shared_from_this()](const error_code& error, std::size_t bytes) {
                             if (self->stopped_) return;
                             if (error) {
@@ -112,228 +256,64 @@ void H2Call::read() {
 
 void H2Call::on_read(std::size_t bytes) {
   silent_ticks_ = 0;
-  in_bytes_ += bytes;
   Status status;
+  std::optional<Status> remote;
   {
+    const std::lock_guard lock(mutex_);
+    status = take_bytes(bytes);
+    remote = remote_;
+  }
+  if (status.ok()) {
     const async::Batch batch;
-    status = take_frames();
+    status = take_messages();
   }
   if (stopped_) return;
   if (!status.ok()) return cancel(status);
-  if (remote_) return end(*remote_);
+  if (remote) return end(*remote);
   read();
 }
 
-Status H2Call::take_frames() {
-  std::string_view bytes(in_->data(), in_bytes_);
-  while (bytes.size() >= kFrameHeader && !stopped_ && !remote_) {
-    const std::size_t size = number_at(bytes, 0, 3);
-    if (size > kFrameMax) return wrong("a frame of " + std::to_string(size) + " bytes");
-    if (bytes.size() < kFrameHeader + size) break;
-    const Frame frame{.type = static_cast<std::uint8_t>(bytes[3]),
-                      .flags = static_cast<std::uint8_t>(bytes[4]),
-                      .stream = number_at(bytes, 5, 4) & 0x7FFF'FFFFU,
-                      .payload = bytes.substr(kFrameHeader, size)};
-    TANDEM_TRY(take(frame));
-    bytes.remove_prefix(kFrameHeader + size);
-  }
-  if (!bytes.empty()) std::memmove(in_->data(), bytes.data(), bytes.size());
-  in_bytes_ = bytes.size();
-  if (consumed_ >= kWindow / 2) give_credit();
-  return {};
-}
-
-void H2Call::give_credit() {
-  const std::lock_guard lock(mutex_);
-  append_frame(kWindowUpdate, 0, 0, number_text(consumed_));
-  append_frame(kWindowUpdate, 0, kStream, number_text(consumed_));
-  consumed_ = 0;
+Status H2Call::take_bytes(std::size_t bytes) {
+  const ssize_t taken = nghttp2_session_mem_recv(
+      session_.get(), reinterpret_cast<const std::uint8_t*>(in_->data()), bytes);
+  if (taken < 0) wrong_ = nghttp2_strerror(static_cast<int>(taken));
+  // Acknowledgements and credit.
   write();
+  const bool over = nghttp2_session_want_read(session_.get()) == 0;
+  if (taken >= 0 && wrong_.empty() && (!over || remote_)) return {};
+  return internal_error("the worker's HTTP/2 is wrong: " + wrong_);
 }
 
-Status H2Call::take(const Frame& frame) {
-  if (in_header_block_ && frame.type != kContinuation)
-    return wrong("a header block is interrupted");
-  switch (frame.type) {
-    case kData:
-      return take_data(frame);
-    case kHeaders:
-    case kContinuation:
-      return take_headers(frame);
-    case kSettings:
-      return take_settings(frame);
-    case kWindowUpdate:
-      return take_window_update(frame);
-    case kPushPromise:
-      return wrong("a push that was forbidden");
-    case kPing: {
-      if (frame.payload.size() != 8) return wrong("a ping that has not 8 bytes");
-      if ((frame.flags & kAck) != 0) return {};
-      const std::lock_guard lock(mutex_);
-      append_frame(kPing, kAck, 0, frame.payload);
-      write();
-      return {};
-    }
-    case kResetStream:
-      if (frame.payload.size() != 4) return wrong("a reset that has not 4 bytes");
-      if (frame.stream == kStream) {
-        const std::uint32_t error = number_at(frame.payload, 0, 4);
-        remote_ =
-            Status(code_of_reset(error),
-                   "the worker reset the stream (HTTP/2 error " + std::to_string(error) + ")");
-      }
-      return {};
-    case kGoAway: {
-      if (frame.payload.size() < 8) return wrong("a goodbye of less than 8 bytes");
-      // It may serve to the end what it has begun.
-      const std::uint32_t last = number_at(frame.payload, 0, 4) & 0x7FFF'FFFFU;
-      const bool error = number_at(frame.payload, 4, 4) != 0;
-      if (last < kStream || error) {
-        remote_ = unavailable("the worker ends the connection: " +
-                              std::string(frame.payload.substr(8, 200)));
-      }
-      return {};
-    }
-    default:
-      return {};  // priorities, and what is not known: to be ignored
-  }
-}
-
-Status H2Call::take_data(const Frame& frame) {
-  consumed_ += static_cast<std::uint32_t>(frame.payload.size());
-  if (frame.stream != kStream) return wrong("data of a stream that is not there");
-  TANDEM_TRY(const std::string_view bytes, without_padding(frame.flags, frame.payload));
-  TANDEM_TRY(take_messages(bytes));
-  if ((frame.flags & kEndStream) != 0)
-    remote_ = Status(Code::kUnknown, "the worker ended the stream without a status");
-  return {};
-}
-
-Status H2Call::take_messages(std::string_view bytes) {
-  // A message has 5 bytes in front: whether it is compressed, and its size.
-  const auto size_of = [this](std::string_view message) -> Result<std::size_t> {
-    if (message[0] != 0) return unimplemented("session: a compressed message");
-    const std::size_t size = number_at(message, 1, 4);
+Status H2Call::take_messages() {
+  std::string_view bytes = arrived_;
+  while (bytes.size() >= kMessageHeader && !stopped_) {
+    if (bytes[0] != 0) return unimplemented("session: a compressed message");
+    std::size_t size = 0;
+    for (std::size_t i = 1; i < kMessageHeader; ++i)
+      size = (size << 8U) | static_cast<std::uint8_t>(bytes[i]);
     if (size > options_.message_bytes_max) {
       return resource_exhausted("session: a message of " + std::to_string(size) +
                                 " bytes, the limit is " +
                                 std::to_string(options_.message_bytes_max));
     }
-    return kMessageHeader + size;
-  };
-  while (!bytes.empty() && !stopped_) {
-    if (partial_.empty() && bytes.size() >= kMessageHeader) {
-      TANDEM_TRY(const std::size_t whole, size_of(bytes));
-      if (bytes.size() >= whole) {
-        TANDEM_TRY(take_message(bytes.substr(kMessageHeader, whole - kMessageHeader)));
-        bytes.remove_prefix(whole);
-        continue;
-      }
-    }
-    std::size_t wanted = kMessageHeader;
-    if (partial_.size() >= kMessageHeader) {
-      TANDEM_TRY(wanted, size_of(partial_));
-    }
-    const std::size_t taken = std::min(wanted - partial_.size(), bytes.size());
-    partial_.append(bytes.substr(0, taken));
-    bytes.remove_prefix(taken);
-    if (partial_.size() < kMessageHeader) continue;
-    TANDEM_TRY(const std::size_t whole, size_of(partial_));
-    if (partial_.size() < whole) continue;
-    TANDEM_TRY(take_message(std::string_view(partial_).substr(kMessageHeader)));
-    partial_.clear();
+    if (bytes.size() - kMessageHeader < size) break;
+    greeted_ = true;
+    TANDEM_TRY(handler_->on_message(*this, bytes.substr(kMessageHeader, size)));
+    bytes.remove_prefix(kMessageHeader + size);
   }
+  arrived_.erase(0, arrived_.size() - bytes.size());
   return {};
 }
 
-Status H2Call::take_message(std::string_view bytes) {
-  greeted_ = true;
-  return handler_->on_message(*this, bytes);
-}
-
-Status H2Call::take_headers(const Frame& frame) {
-  if (frame.stream != kStream) return wrong("a header of a stream that is not there");
-  std::string_view block = frame.payload;
-  if (frame.type == kHeaders) {
-    TANDEM_TRY(block, without_padding(frame.flags, block));
-    if ((frame.flags & kPriority) != 0) {
-      if (block.size() < 5) return wrong("a priority of less than 5 bytes");
-      block.remove_prefix(5);
-    }
-    in_header_block_ = true;
-    block_ends_stream_ = (frame.flags & kEndStream) != 0;
-    header_block_.clear();
-  } else if (!in_header_block_) {
-    return wrong("a header block is continued that has not begun");
+Status H2Call::status_of_headers() const {
+  if (!grpc_status_ && http_status_ && *http_status_ != 200) {
+    return Status(code_of_http(*http_status_),
+                  "the worker answered with HTTP " + std::to_string(*http_status_));
   }
-  if (header_block_.size() + block.size() > kHeaderBlockMax)
-    return wrong("a header block of more than 64 KiB");
-  header_block_.append(block);
-  if ((frame.flags & kEndHeaders) == 0) return {};
-  in_header_block_ = false;
-  return take_header_block();
-}
-
-Status H2Call::take_header_block() {
-  TANDEM_TRY(const std::vector<HeaderField> fields, hpack_.decode(header_block_));
-  std::optional<int> http;
-  std::optional<int> code;
-  std::string message;
-  for (const auto& [name, value] : fields) {
-    if (name == ":status") http = parse_number(value);
-    if (name == "grpc-status") code = parse_number(value).value_or(-1);
-    if (name == "grpc-message") message = decode_message(value);
-  }
-  if (!block_ends_stream_ && (!http || *http == 200)) return {};
-  if (!code && http && *http != 200) {
-    remote_ = Status(code_of_http(*http), "the worker answered with HTTP " + std::to_string(*http));
-  } else if (!code) {
-    remote_ = Status(Code::kUnknown, "the worker ended the stream without a status");
-  } else {
-    const bool known = *code >= 0 && *code <= static_cast<int>(Code::kUnauthenticated);
-    if (*code == 0) {
-      remote_ = Status();
-    } else {
-      remote_ = Status(known ? static_cast<Code>(*code) : Code::kUnknown, message);
-    }
-  }
-  return {};
-}
-
-Status H2Call::take_settings(const Frame& frame) {
-  if ((frame.flags & kAck) != 0) return {};
-  if (frame.payload.size() % 6 != 0) return wrong("settings that are not pairs");
-  const std::lock_guard lock(mutex_);
-  for (std::size_t at = 0; at < frame.payload.size(); at += 6) {
-    const std::uint32_t id = number_at(frame.payload, at, 2);
-    const std::uint32_t value = number_at(frame.payload, at + 2, 4);
-    if (id == kInitialWindow) {
-      if (value > kWindowMax) return wrong("a window of more than 2 GiB");
-      stream_window_ += std::int64_t{value} - initial_window_;
-      initial_window_ = value;
-      if (stream_window_ > kWindowMax) return wrong("a window of more than 2 GiB");
-    } else if (id == kMaxFrame) {
-      if (value < kFrameMax || value > 0xFF'FFFF) return wrong("a frame size out of range");
-      frame_max_ = value;
-    }
-  }
-  append_frame(kSettings, kAck, 0, {});
-  pump();
-  write();
-  return {};
-}
-
-Status H2Call::take_window_update(const Frame& frame) {
-  if (frame.payload.size() != 4) return wrong("a window update that has not 4 bytes");
-  const std::uint32_t more = number_at(frame.payload, 0, 4) & 0x7FFF'FFFFU;
-  if (more == 0) return wrong("a window update of nothing");
-  const std::lock_guard lock(mutex_);
-  std::int64_t& window = frame.stream == 0 ? connection_window_ : stream_window_;
-  window += more;
-  if (window > kWindowMax) return wrong("a window of more than 2 GiB");
-  pump();
-  write();
-  return {};
+  if (!grpc_status_) return Status(Code::kUnknown, "the worker ended the stream without a status");
+  if (*grpc_status_ == 0) return {};
+  const bool known = *grpc_status_ > 0 && *grpc_status_ <= static_cast<int>(Code::kUnauthenticated);
+  return Status(known ? static_cast<Code>(*grpc_status_) : Code::kUnknown, grpc_message_);
 }
 
 }  // namespace tandem::rpc::internal

@@ -2,13 +2,12 @@
 // by whoever sends. For the session streams, which carry every request and every token: gRPC's own
 // client would hand each message from thread to thread.
 //
-// Speaks what gRPC's servers speak (RFC 9113, RFC 7541, and "gRPC over HTTP2" of gRPC's documents):
-// no TLS, no compression, no server push.
+// HTTP/2 is libnghttp2's; on top of it is "gRPC over HTTP2" of gRPC's documents, for unchanged gRPC
+// servers: no TLS, no compression, no server push.
 #pragma once
 
 #include "common/async/io_pool.h"
 #include "common/base/status.h"
-#include "common/rpc/internal/hpack.h"
 #include "common/rpc/session_client.h"
 
 #include <boost/asio/io_context.hpp>
@@ -25,6 +24,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
+struct nghttp2_session;
 
 namespace google::protobuf {
 class MessageLite;
@@ -81,11 +82,10 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
                                         boost::asio::wait_traits<std::chrono::steady_clock>,
                                         Strand>;
 
-  struct Frame {
-    std::uint8_t type = 0;
-    std::uint8_t flags = 0;
-    std::uint32_t stream = 0;
-    std::string_view payload;
+  struct Callbacks;
+
+  struct FreeSession {
+    void operator()(nghttp2_session* session) const;
   };
 
   // On the strand.
@@ -96,27 +96,17 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   void keep_alive();
   void read();
   void on_read(std::size_t bytes);
-  Status take_frames();
-  Status take(const Frame& frame);
-  Status take_data(const Frame& frame);
-  Status take_messages(std::string_view bytes);
-  Status take_message(std::string_view bytes);
-  Status take_headers(const Frame& frame);
-  Status take_header_block();
-  Status take_settings(const Frame& frame);
-  Status take_window_update(const Frame& frame);
-  void give_credit();
+  Status take_messages();
   void wait_to_write();
   void end(const Status& remote);
 
   // With mutex_ held.
-  void pump();
+  Status begin();
+  Status take_bytes(std::size_t bytes);
+  [[nodiscard]] Status status_of_headers() const;
+  bool pull();
   void write();
   void write_soon();
-  void append_frame(std::uint8_t type,
-                    std::uint8_t flags,
-                    std::uint32_t stream,
-                    std::string_view payload);
   Status refuse_slow_peer(std::size_t bytes);
 
   const ClientOptions options_;
@@ -131,17 +121,9 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   Timer greeting_;
   Timer keepalive_;
   std::shared_ptr<H2CallHandler> handler_;
-  HpackDecoder hpack_;
   std::unique_ptr<std::array<char, 64 << 10>> in_;
-  std::size_t in_bytes_ = 0;
-  std::string partial_;       // beginning of a message of which more comes
-  std::string header_block_;  // beginning of a block that is continued
-  bool in_header_block_ = false;
-  bool block_ends_stream_ = false;
   bool greeted_ = false;
-  int silent_ticks_ = 0;          // of keepalive_, since something was read
-  std::uint32_t consumed_ = 0;    // bytes of DATA that the peer has no credit for yet
-  std::optional<Status> remote_;  // what the peer ended the call with
+  int silent_ticks_ = 0;  // of keepalive_, since something was read
 
   // Nothing that is read matters any more.
   std::atomic<bool> stopped_{false};
@@ -156,16 +138,20 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   bool closing_ = false;  // nothing more may be sent
   bool ended_ = false;
   bool finish_wanted_ = false;
-  bool finished_ = false;
   std::optional<Status> local_;
-  std::string out_;  // whole frames; the first out_done_ bytes are gone
+  std::optional<Status> remote_;                           // what the peer ended the call with
+  std::unique_ptr<nghttp2_session, FreeSession> session_;  // from begin() on
+  std::int32_t stream_ = 0;
+  std::string outbox_;  // messages, of which the first outbox_done_ bytes are in frames
+  std::size_t outbox_done_ = 0;
+  bool asleep_ = false;  // the session found the outbox empty, and has to be told when it is not
+  std::string out_;      // whole frames, of which the first out_done_ bytes are gone
   std::size_t out_done_ = 0;
-  std::string waiting_bytes_;  // messages for which the peer has given no room
-  std::size_t waiting_done_ = 0;
-  std::int64_t connection_window_ = 65'535;
-  std::int64_t stream_window_ = 65'535;
-  std::int64_t initial_window_ = 65'535;
-  std::size_t frame_max_ = 16'384;
+  std::string arrived_;  // messages from the peer: while it is read, only the strand's
+  std::string wrong_;    // what is wrong with the peer's HTTP/2
+  std::optional<int> http_status_;
+  std::optional<int> grpc_status_;
+  std::string grpc_message_;
 };
 
 }  // namespace tandem::rpc::internal
