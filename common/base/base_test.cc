@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -84,9 +85,31 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
   std::vector<unsigned char> data(40000);
   for (auto& byte : data)
     byte = static_cast<unsigned char>(random.next());
-  for (const std::size_t size : {0U, 1U, 7U, 8U, 9U, 63U, 4095U, 12287U, 12288U, 12289U, 39999U}) {
+  for (const std::size_t size : {0U,
+                                 1U,
+                                 7U,
+                                 8U,
+                                 9U,
+                                 63U,
+                                 255U,
+                                 256U,
+                                 257U,
+                                 511U,
+                                 512U,
+                                 513U,
+                                 783U,
+                                 4095U,
+                                 12287U,
+                                 12288U,
+                                 12289U,
+                                 39999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
+    std::vector<unsigned char> copy(size + 2, 0xEE);
+    EXPECT_EQ(whole, crc32c_copy(copy.data() + 1, data.data() + 1, size)) << size;
+    EXPECT_TRUE(std::equal(copy.begin() + 1, copy.end() - 1, data.begin() + 1)) << size;
+    EXPECT_EQ(copy.front(), 0xEE);
+    EXPECT_EQ(copy.back(), 0xEE) << size;
     const std::size_t cut = size / 3;
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;

@@ -38,6 +38,7 @@ void UcxTransport::handle(Connect& command) {
   endpoint.owner = this;
   endpoint.self = std::prev(endpoints_.end());
   endpoint.peer = command.peer;
+  endpoint.address_crc = crc32c(command.address.data(), command.address.size());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -57,6 +58,7 @@ void UcxTransport::handle(Connect& command) {
   if (UCS_PTR_IS_PTR(wiring)) endpoint.wiring = wiring;
   unclean_ |= UCS_PTR_IS_ERR(wiring);
   peers_[command.peer] = &endpoint;
+  offer_slots(endpoint);
   sink_(PeerConnectedEvent{command.peer, lanes_of(endpoint.ep)});
 }
 
@@ -89,6 +91,7 @@ void UcxTransport::handle(SendRequest& request) {
 
 /// By force: what is in flight ends now, with an error, and the endpoint is never used again.
 void UcxTransport::close_endpoint(Endpoint& endpoint) {
+  drop_slot_sends(endpoint);
   unclean_ |= !wiring_ended(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
