@@ -105,11 +105,18 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
                                  39999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
-    std::vector<unsigned char> copy(size + 2, 0xEE);
-    EXPECT_EQ(whole, crc32c_copy(copy.data() + 1, data.data() + 1, size)) << size;
-    EXPECT_TRUE(std::equal(copy.begin() + 1, copy.end() - 1, data.begin() + 1)) << size;
-    EXPECT_EQ(copy.front(), 0xEE);
-    EXPECT_EQ(copy.back(), 0xEE) << size;
+    for (const bool read_soon : {true, false}) {
+      // To a multiple of 64 and beside one.
+      for (const std::size_t offset : {64U, 65U}) {
+        std::vector<unsigned char> memory(size + 192, 0xEE);
+        unsigned char* out = memory.data() + offset;
+        out -= reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+        EXPECT_EQ(whole, crc32c_copy(out, data.data() + 1, size, 0, read_soon)) << size;
+        EXPECT_TRUE(std::equal(out, out + size, data.data() + 1)) << size;
+        EXPECT_EQ(out[-1], 0xEE);
+        EXPECT_EQ(out[size], 0xEE) << size;
+      }
+    }
     const std::size_t cut = size / 3;
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;

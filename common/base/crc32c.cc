@@ -125,15 +125,25 @@ inline __m512i broadcast(const Fold& fold) {
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
 }
 
-template <bool kCopy>
+/// What becomes of the bytes on the way: kStream leaves them out of the caches and wants `out` at a
+/// multiple of 64.
+enum class Copy {
+  kNone,
+  kPlain,
+  kStream
+};
+
+template <Copy kCopy>
 inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) {
   const __m512i bytes = _mm512_loadu_si512(p + at);
-  if constexpr (kCopy) _mm512_storeu_si512(out + at, bytes);
+  if constexpr (kCopy == Copy::kPlain) _mm512_storeu_si512(out + at, bytes);
+  if constexpr (kCopy == Copy::kStream)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at), bytes);
   return bytes;
 }
 
-/// 256 bytes a turn by carry-less products; copies to `out` on the way if kCopy. At least one turn.
-template <bool kCopy>
+/// 256 bytes a turn by carry-less products; copies to `out` on the way. At least one turn.
+template <Copy kCopy>
 std::uint32_t crc32c_fold(const unsigned char* p,
                           std::size_t size,
                           std::uint32_t crc,
@@ -167,7 +177,9 @@ std::uint32_t crc32c_fold(const unsigned char* p,
   std::uint64_t halves[2];
   std::memcpy(halves, &x, sizeof halves);
   const std::uint64_t c = _mm_crc32_u64(_mm_crc32_u64(0, halves[0]), halves[1]);
-  if constexpr (kCopy) std::memcpy(out + at, p + at, size - at);
+  if constexpr (kCopy != Copy::kNone) std::memcpy(out + at, p + at, size - at);
+  // Streamed bytes are there for other threads only after this.
+  if constexpr (kCopy == Copy::kStream) _mm_sfence();
   return ~crc32c_tail(p + at, size - at, static_cast<std::uint32_t>(c));
 }
 
@@ -196,18 +208,22 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
 #if defined(__x86_64__)
   if (size >= kFoldMin && can_fold())
-    return crc32c_fold<false>(static_cast<const unsigned char*>(data), size, crc, nullptr);
+    return crc32c_fold<Copy::kNone>(static_cast<const unsigned char*>(data), size, crc, nullptr);
   static const bool kHardware = __builtin_cpu_supports("sse4.2") != 0;
   if (kHardware) return crc32c_sse42(static_cast<const unsigned char*>(data), size, crc);
 #endif
   return crc32c_portable(data, size, crc);
 }
 
-std::uint32_t crc32c_copy(void* out, const void* data, std::size_t size, std::uint32_t crc) {
+std::uint32_t crc32c_copy(
+    void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon) {
 #if defined(__x86_64__)
   if (size >= kFoldMin && can_fold()) {
-    return crc32c_fold<true>(
-        static_cast<const unsigned char*>(data), size, crc, static_cast<unsigned char*>(out));
+    const auto* from = static_cast<const unsigned char*>(data);
+    auto* to = static_cast<unsigned char*>(out);
+    const bool stream = !read_soon && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+    return stream ? crc32c_fold<Copy::kStream>(from, size, crc, to)
+                  : crc32c_fold<Copy::kPlain>(from, size, crc, to);
   }
 #endif
   // In pieces that are still in the cache when their CRC is taken.

@@ -29,7 +29,7 @@ std::uint32_t gather_crc(const PageMemory& memory,
                          std::byte* out) {
   std::uint32_t crc = 0;
   for (const std::uint32_t page : pages) {
-    crc = crc32c_copy(out, memory.page(page) + header.page_offset, header.page_length, crc);
+    crc = crc32c_copy(out, memory.page(page) + header.page_offset, header.page_length, crc, true);
     out += header.page_length;
   }
   return crc;
@@ -39,7 +39,7 @@ std::uint32_t scatter_crc(const PageMemory& memory, const Landing& landing, cons
   std::uint32_t crc = 0;
   for (const std::uint32_t page : landing.pages) {
     crc = crc32c_copy(
-        memory.page(page) + landing.header.page_offset, in, landing.header.page_length, crc);
+        memory.page(page) + landing.header.page_offset, in, landing.header.page_length, crc, false);
     in += landing.header.page_length;
   }
   return crc;
