@@ -12,6 +12,16 @@ namespace {
 constexpr std::string_view kAddressMark = "TKA1";
 constexpr std::size_t kAddressHead = 8;
 
+/// Whether each of "tcp/lo.0 tcp/eth0.1" begins so.
+bool only_tcp(std::string_view lanes) {
+  while (!lanes.empty()) {
+    if (!lanes.starts_with("tcp/")) return false;
+    const std::size_t space = lanes.find(' ');
+    lanes.remove_prefix(space == std::string_view::npos ? lanes.size() : space + 1);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string wrap_address(std::string_view ucx_address) {
@@ -59,7 +69,9 @@ void UcxTransport::handle(Connect& command) {
   unclean_ |= UCS_PTR_IS_ERR(wiring);
   peers_[command.peer] = &endpoint;
   offer_slots(endpoint);
-  sink_(PeerConnectedEvent{command.peer, lanes_of(endpoint.ep)});
+  const std::string lanes = lanes_of(endpoint.ep);
+  endpoint.only_tcp = only_tcp(lanes);
+  sink_(PeerConnectedEvent{command.peer, lanes});
 }
 
 void UcxTransport::handle(Disconnect& command) {

@@ -76,6 +76,7 @@ class UcxTransport final : public KvTransport {
     void* close_request = nullptr;     ///< while a forced close is going on
     std::uint32_t address_crc = 0;     ///< of the peer's address: how its slot messages name it
     bool maps_slots = false;           ///< the peer reads our slots
+    bool only_tcp = false;             ///< UCX reaches the peer over nothing else
     std::unique_ptr<PeerSlots> slots;  ///< the peer's, once it has offered them
   };
 

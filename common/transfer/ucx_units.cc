@@ -82,6 +82,11 @@ void UcxTransport::post_network(Endpoint& endpoint,
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
+  if (endpoint.only_tcp) {
+    // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
+  }
   ucs_status_ptr_t posted = ucp_am_send_nbx(endpoint.ep,
                                             kUnitAmId,
                                             send.header.data(),
