@@ -13,7 +13,6 @@
 #include "common/base/random.h"
 #include "common/transfer/transport.h"
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sched.h>
 #include <sys/socket.h>
@@ -27,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <numeric>
@@ -50,6 +50,7 @@ struct Options {
   int sender_cpu = -1;
   int receiver_cpu = -1;
   std::string receiver_netns;
+  int receiver_fd = -1;  ///< of a receiver that was started in a namespace
 };
 
 void pin_to(int cpu) {
@@ -62,15 +63,20 @@ void pin_to(int cpu) {
   std::exit(1);
 }
 
-void enter_netns(const std::string& name) {
-  if (name.empty()) return;
-  const int fd = ::open(("/var/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd >= 0 && ::setns(fd, CLONE_NEWNET) == 0) {
-    ::close(fd);
-    return;
-  }
-  std::cerr << "cannot enter the network namespace " << name << "\n";
-  std::exit(1);
+/// Runs this program as receiver inside a network namespace. `ip` also shows it that namespace's
+/// /sys, where UCX looks for its devices.
+[[noreturn]] void receive_in_netns(const std::string& name, int fd, int argc, char** argv) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> words = {"ip", "netns", "exec", name, self};
+  words.insert(words.end(), argv + 1, argv + argc);
+  words.insert(words.end(), {"--receiver-fd", std::to_string(fd)});
+  std::vector<char*> pointers;
+  for (std::string& word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp("ip", pointers.data());
+  std::cerr << "cannot run ip\n";
+  ::_exit(1);
 }
 
 double seconds_now() {
@@ -166,7 +172,6 @@ std::uint64_t units_of(const Options& o, const PageMemory& memory) {
 
 void receiver(const Options& o, int fd) {
   pin_to(o.receiver_cpu);
-  enter_netns(o.receiver_netns);
   Node node(o);
   put(fd, node.transport->address());
   node.transport->connect(kSender, get(fd));
@@ -279,6 +284,8 @@ Options parse(int argc, char** argv) {
       ++i;
     } else if (arg == "--receiver-netns" && i + 1 < argc) {
       o.receiver_netns = argv[++i];
+    } else if (arg == "--receiver-fd" && i + 1 < argc) {
+      o.receiver_fd = std::atoi(argv[++i]);
     } else if (field != nullptr && i + 1 < argc && std::strtoull(argv[i + 1], nullptr, 10) > 0) {
       *field = std::strtoull(argv[++i], nullptr, 10);
     } else {
@@ -295,11 +302,16 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options o = parse(argc, argv);
+  if (o.receiver_fd >= 0) {
+    receiver(o, o.receiver_fd);
+    return 0;
+  }
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) return 1;
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(fds[0]);
+    if (!o.receiver_netns.empty()) receive_in_netns(o.receiver_netns, fds[1], argc, argv);
     receiver(o, fds[1]);
     return 0;
   }

@@ -50,10 +50,6 @@ class Net:
     def inside(self, namespace):
         return ["ip", "netns", "exec", namespace] if self.veth else []
 
-    def variables(self, env):
-        # UCX takes a namespace's own loopback for a way to the other one.
-        return {**env, "UCX_NET_DEVICES": "tbv0,tbv1"} if self.veth else env
-
 
 def ours(ctx, net, page_kib, scattered):
     """Median GB/s of moving a prompt's KV, CRC included."""
@@ -63,7 +59,7 @@ def ours(ctx, net, page_kib, scattered):
         words += ["--receiver-netns", RECEIVER]
     if scattered:
         words.append("--scattered")
-    rows, why = run_lines(words, net.variables({"UCX_TLS": net.tls[0]} if net.tls[0] else {}), timeout=120)
+    rows, why = run_lines(words, {"UCX_TLS": net.tls[0]} if net.tls[0] else {}, timeout=120)
     if why or not rows:
         raise Skip(why or "transfer_bench printed nothing")
     ctx.details.append({"net": net.name, **rows[-1]})
@@ -74,7 +70,7 @@ def perftest(ctx, net, tls, test, size, program, env):
     """GB/s of one run of ucx_perftest; None when it gives none."""
     count = max(4, int(1e9 / size))
     port = free_port()
-    variables = {**os.environ, **net.variables(env), "UCX_TLS": tls, "UCX_LOG_LEVEL": "error",
+    variables = {**os.environ, **env, "UCX_TLS": tls, "UCX_LOG_LEVEL": "error",
                  "UCX_WARN_UNUSED_ENV_VARS": "n"}
     words = [*map(str, program), "-p", str(port), "-f", "-v"]
     server = subprocess.Popen([*nice(), *net.inside(SENDER), "taskset", "-c", str(ctx.cpus[0]), *words], env=variables,
