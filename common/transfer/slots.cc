@@ -20,6 +20,8 @@ constexpr std::size_t kTokenAt = kSlotCount * kSlotBytes;
 constexpr std::size_t kMemoryBytes = kTokenAt + 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::string_view kMark = "TKS1";
+constexpr const char* kName = "tandem-kv-slots";
+constexpr std::string_view kLinkName = "/memfd:tandem-kv-slots";
 
 Status failed(const char* what) {
   return unavailable(std::string("slots: ") + what + ": " + std::strerror(errno));
@@ -83,7 +85,7 @@ SlotMemory::~SlotMemory() {
 }
 
 Status SlotMemory::create() {
-  fd_ = ::memfd_create("tandem-kv-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  fd_ = ::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd_ < 0) return failed("memfd_create");
   if (::ftruncate(fd_, kMemoryBytes) != 0) return failed("ftruncate");
   if (::fcntl(fd_, F_ADD_SEALS, kSeals) != 0) return failed("F_ADD_SEALS");
@@ -118,8 +120,13 @@ std::optional<std::uint32_t> SlotMemory::take() {
 
 Result<std::unique_ptr<PeerSlots>> PeerSlots::open(const SlotOffer& offer) {
   const std::string path = "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.fd);
-  // Whatever the peer has there must not stop this thread: a FIFO would.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // In another PID namespace that process is a stranger: what it has there is not even opened.
+  std::array<char, 64> target{};
+  const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+  if (length < 0) return failed(path.c_str());
+  if (!std::string_view(target.data(), static_cast<std::size_t>(length)).starts_with(kLinkName))
+    return unavailable("slots: " + path + " is not a peer's slots");
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.fd < 0) return failed(path.c_str());
   // Sealed: it cannot become shorter while it is read here, which would be a SIGBUS.
   const int seals = ::fcntl(file.fd, F_GET_SEALS);

@@ -89,7 +89,7 @@ TEST(Slots, OtherMemoryIsRefused) {
   EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
 
   offer = mine.offer(1);
-  const int loose = ::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int loose = ::memfd_create("tandem-kv-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_GE(loose, 0);
   ASSERT_EQ(::ftruncate(loose, kSlotCount * kSlotBytes + 4096), 0);
   ASSERT_EQ(::pwrite(loose, offer.token.data(), kSlotTokenBytes, kSlotCount * kSlotBytes),
@@ -100,6 +100,10 @@ TEST(Slots, OtherMemoryIsRefused) {
   ASSERT_EQ(::fcntl(loose, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_TRUE(PeerSlots::open(offer).ok());
   ::close(loose);
+  const int other = ::memfd_create("other", MFD_CLOEXEC);
+  offer.fd = static_cast<std::uint32_t>(other);
+  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+  ::close(other);
   EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
 }
 
