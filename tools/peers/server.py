@@ -31,7 +31,7 @@ def start_llama(ctx, servers, model, slots, port):
 
 
 def first_token(port):
-    status, answer = get(port, "/v1/completions", {"model": "m", "prompt": "hello there", "max_tokens": 1,
+    status, answer = get(port, "/v1/completions", {"model": "default", "prompt": "hello there", "max_tokens": 1,
                                                    "temperature": 0})
     if status != 200:
         raise Skip(f"no first token: {status} {answer[:200]!r}")
