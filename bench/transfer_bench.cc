@@ -1,7 +1,10 @@
 // How fast KV pages move between two processes over UCX, beside what memory can copy.
 //
 //   transfer_bench [--mib 64] [--page-kib 64] [--unit-kib 1024] [--in-flight 16] [--rounds 5]
-//   [--scattered]
+//   [--scattered] [--pin CPU,CPU] [--receiver-netns NAME] [--no-perftest]
+//
+// --pin keeps sender and receiver on a core each. --receiver-netns moves the receiver into a
+// network namespace (as root); start the program in another one with `ip netns exec`.
 //
 // Forks a receiver, moves --mib of KV in units of at most --unit-kib, and prints one JSON line:
 // GB/s of each round's best, of memcpy and of CRC32C in the same process and run, and of
@@ -11,7 +14,7 @@
 #include "common/transfer/transport.h"
 
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <numeric>
@@ -42,7 +46,38 @@ struct Options {
   std::uint64_t in_flight = 16;
   std::uint64_t rounds = 5;
   bool scattered = false;
+  bool perftest = true;
+  int sender_cpu = -1;
+  int receiver_cpu = -1;
+  std::string receiver_netns;
+  int receiver_fd = -1;  ///< of a receiver that was started in a namespace
 };
+
+void pin_to(int cpu) {
+  if (cpu < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(cpu), &set);
+  if (::sched_setaffinity(0, sizeof set, &set) == 0) return;
+  std::cerr << "cannot pin to core " << cpu << "\n";
+  std::exit(1);
+}
+
+/// Runs this program as receiver inside a network namespace. `ip` also shows it that namespace's
+/// /sys, where UCX looks for its devices.
+[[noreturn]] void receive_in_netns(const std::string& name, int fd, int argc, char** argv) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> words = {"ip", "netns", "exec", name, self};
+  words.insert(words.end(), argv + 1, argv + argc);
+  words.insert(words.end(), {"--receiver-fd", std::to_string(fd)});
+  std::vector<char*> pointers;
+  for (std::string& word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp("ip", pointers.data());
+  std::cerr << "cannot run ip\n";
+  ::_exit(1);
+}
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -136,6 +171,7 @@ std::uint64_t units_of(const Options& o, const PageMemory& memory) {
 }
 
 void receiver(const Options& o, int fd) {
+  pin_to(o.receiver_cpu);
   Node node(o);
   put(fd, node.transport->address());
   node.transport->connect(kSender, get(fd));
@@ -175,11 +211,15 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
          .source_pages = {node.order.begin() + first, node.order.begin() + first + count}});
     ++sent;
   }
-  if (get(fd) != "landed" || node.failed > 0) {
+  const bool landed = get(fd) == "landed";
+  const double seconds = seconds_now() - begin;
+  // The receiver may know before the sender does.
+  const bool all = node.wait([&] { return node.done - before == sent; });
+  if (!landed || !all || node.failed > 0) {
     std::cerr << "the transfer has failed\n";
     std::exit(1);
   }
-  return static_cast<double>(node.bytes.size()) / (seconds_now() - begin) * 1e-9;
+  return static_cast<double>(node.bytes.size()) / seconds * 1e-9;
 }
 
 template <class Work>
@@ -237,11 +277,21 @@ Options parse(int argc, char** argv) {
                                                   : nullptr;
     if (arg == "--scattered") {
       o.scattered = true;
+    } else if (arg == "--no-perftest") {
+      o.perftest = false;
+    } else if (arg == "--pin" && i + 1 < argc &&
+               std::sscanf(argv[i + 1], "%d,%d", &o.sender_cpu, &o.receiver_cpu) == 2) {
+      ++i;
+    } else if (arg == "--receiver-netns" && i + 1 < argc) {
+      o.receiver_netns = argv[++i];
+    } else if (arg == "--receiver-fd" && i + 1 < argc) {
+      o.receiver_fd = std::atoi(argv[++i]);
     } else if (field != nullptr && i + 1 < argc && std::strtoull(argv[i + 1], nullptr, 10) > 0) {
       *field = std::strtoull(argv[++i], nullptr, 10);
     } else {
       std::cerr << "usage: transfer_bench [--mib N] [--page-kib N] [--unit-kib N] [--in-flight N] "
-                   "[--rounds N] [--scattered]\n";
+                   "[--rounds N] [--scattered] [--pin CPU,CPU] [--receiver-netns NAME] "
+                   "[--no-perftest]\n";
       std::exit(2);
     }
   }
@@ -252,43 +302,54 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options o = parse(argc, argv);
+  if (o.receiver_fd >= 0) {
+    receiver(o, o.receiver_fd);
+    return 0;
+  }
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) return 1;
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(fds[0]);
+    if (!o.receiver_netns.empty()) receive_in_netns(o.receiver_netns, fds[1], argc, argv);
     receiver(o, fds[1]);
     return 0;
   }
   ::close(fds[1]);
   nlohmann::json result;
   {
+    pin_to(o.sender_cpu);
     Node node(o);
     const std::string address = get(fds[0]);
     put(fds[0], node.transport->address());
     node.transport->connect(kReceiver, address);
     double best = 0;
     double sum = 0;
+    std::vector<double> rates;
     for (std::uint64_t round = 0; round < o.rounds; ++round) {
       const double rate = send_round(o, node, round, fds[0]);
       best = std::max(best, rate);
       sum += rate;
+      rates.push_back(rate);
     }
+    std::nth_element(
+        rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2), rates.end());
     std::vector<std::byte> copy(node.bytes.size(), std::byte{2});
     const double memcpy_rate = best_gb_per_s(
         copy.size(), [&] { std::memcpy(copy.data(), node.bytes.data(), copy.size()); });
     std::uint32_t crc = 0;
     const double crc_rate =
         best_gb_per_s(copy.size(), [&] { crc ^= crc32c(copy.data(), copy.size()); });
-    const double perftest_rate = perftest(o.unit_kib << 10U);
+    const double perftest_rate = o.perftest ? perftest(o.unit_kib << 10U) : 0;
     result = {{"bench", "transfer"},
               {"mib", o.mib},
               {"page_kib", o.page_kib},
               {"unit_kib", o.unit_kib},
               {"in_flight", o.in_flight},
               {"scattered", o.scattered},
-              {"transports", node.lanes},
+              {"transports", node.transport->stats().sent_in_slots > 0 ? "slots" : node.lanes},
               {"gb_per_s_best", best},
+              {"gb_per_s_median", rates[rates.size() / 2]},
               {"gb_per_s_mean", sum / static_cast<double>(o.rounds)},
               {"memcpy_gb_per_s", memcpy_rate},
               {"crc32c_gb_per_s", crc_rate},

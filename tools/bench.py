@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs the benchmark programs, prints a table of figures and ratios, and writes everything as JSON.
 
-  tools/bench.py [NAME] [--peers] [--build DIR] [--output FILE]
+  tools/bench.py [NAME] [--peers] [--rounds N] [--resume] [--build DIR] [--output FILE]
 
 NAME runs only the programs whose name contains it. A figure stands beside its limit or target, from the same run.
---peers also measures the best known programs of each kind, through the scripts of ../shared/bench (or TANDEM_SHARED_DIR),
-set up under TANDEM_BENCH_DIR (.cache/bench), and gives ratios to them; what cannot be set up is told as skipped.
+--peers compares ours with the best known programs of each kind (tools/peers), which it installs and builds under
+TANDEM_BENCH_DIR (.cache/bench) with the scripts of ../shared/bench (or TANDEM_SHARED_DIR); what cannot be had is told as
+skipped. NAME is then a part ("engine") or a part and the beginning of a row ("engine bf16 decode"). Ours and the peers
+take turns --rounds times on the same two cores. --resume keeps the parts that the output file has already.
 """
 import argparse
 import datetime
@@ -14,8 +16,14 @@ import os
 import pathlib
 import platform
 import re
+import signal
 import subprocess
 import sys
+import time
+
+from peers import engine, pd, router, server, tokenizer, transfer
+from peers.common import LESS, Context, Skip, exclusive, run_lines
+from peers.common import table as comparison
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED = pathlib.Path(os.environ.get("TANDEM_SHARED_DIR", ROOT.parent / "shared")) / "bench"
@@ -25,8 +33,6 @@ NOT_RUN = {"serve"}
 # What else a program is started with, after the run without arguments.
 MORE_RUNS = {"engine_bench": [["--model", ROOT / "bench" / "models" / "moe-0.7b", "--dummy", "--quantization", "int8wo",
                                "--quantization", "w8a8_int8", "--context", "128", "--streams", "1"]]}
-# Units of which less is better.
-LESS = {"us", "ms", "s", "MiB", "us/token"}
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")
 
 
@@ -41,26 +47,6 @@ def machine():
             "memory_gib": round(int(memory[1]) / 2**20, 1), "kernel": platform.release(),
             "load_average": round(os.getloadavg()[0], 2), "commit": commit.stdout.strip() or "unknown",
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
-
-
-def run_lines(command, env=None, timeout=1800):
-    """(JSON objects that a command printed, one a line; why it failed or None)."""
-    try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
-                              env={**os.environ, **(env or {})})
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], str(error)
-    rows = []
-    for line in done.stdout.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            rows.append(value)
-    if done.returncode != 0:
-        return rows, (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-    return rows, None
 
 
 def normalized(row):
@@ -91,138 +77,60 @@ def table(figures):
         print(f"{name:<{width}} {number(value):>14} {unit:<12} {number(limit):>14} {ratio:>7}")
 
 
-class Skip(Exception):
-    """Why a peer is not measured."""
+# Parts of the comparison, in order, and the program of ours that each of them runs itself.
+PARTS = {"engine": engine, "server": server, "pd": pd, "router": router, "tokenizer": tokenizer, "transfer": transfer}
+RUN_BY_PART = {"router_bench", "tokenizer_bench", "transfer_bench"}
 
 
-def venv(packages):
-    python = WORK / "venv" / "bin" / "python"
-    WORK.mkdir(parents=True, exist_ok=True)
-    steps = [[sys.executable, "-m", "venv", WORK / "venv"]] if not python.exists() else []
-    steps.append([python, "-m", "pip", "install", "-q", *packages])
-    for step in steps:
-        done = subprocess.run([str(word) for word in step], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Skip("cannot install " + " ".join(packages))
-    return python
+def wanted_parts(name):
+    """{part: what its rows' names must contain}: "router", "router_bench" or the beginning of a row's name."""
+    if not name:
+        return dict.fromkeys(PARTS, "")
+    found = {part: "" for part in PARTS if name in (part, part + "_bench")}
+    return found or {part: name for part in PARTS if name.startswith(part + " ")}
 
 
-def tokenizer_peers(build):
-    """tiktoken and HF tokenizers on the 131k vocabulary, and ours on the same vocabulary and text."""
-    python = venv(["tokenizers", "tiktoken", "mistral-common", "numpy"])
-    corpus, folder = WORK / "corpus.txt", WORK / "tekken"
-    if not corpus.exists():
-        run_lines([python, SHARED / "make_corpus.py", corpus, "5"])
-    rows, why = run_lines([python, SHARED / "f_tokenizer.py", corpus, WORK, "2"])
-    if why:
-        raise Skip(why)
-    folder.mkdir(exist_ok=True)
-    (folder / "tokenizer.json").write_bytes((WORK / "tekken-hf.json").read_bytes())
-    ours, why = run_lines([build / "tokenizer_bench", "--model", folder, "--corpus", corpus, "--mib", "2"])
-    if why:
-        raise Skip(why)
-    mine = {row["row"]: row["value"] for row in ours}
-    ratios = []
-    for row in rows:
-        size = {2000: "2kB", 100000: "100kB"}.get(row.get("chunk"))
-        if size and row["op"] in ("encode", "decode"):
-            name = f"{row['op']}_{size}"
-            ratios.append([f"tokenizer 131k {name} / {row['peer']}", mine[name], "MB/s", row["MB_s"],
-                           mine[name] / row["MB_s"]])
-        elif "us_per_token" in row:
-            ratios.append([f"tokenizer 131k stream_decode / {row['peer']}", mine["stream_decode"], "us/token",
-                           row["us_per_token"], row["us_per_token"] / mine["stream_decode"]])
-    return rows + ours, ratios
-
-
-def router_peers(build):
-    """sglang-router, nginx and HAProxy in front of HTTP workers; ours in front of session workers."""
-    python = venv(["sglang-router"])
-    env = {"BENCH_VENV": str(python.parent.parent)}
-    rows, why = run_lines([python, SHARED / "e_router.py", "--dur", "2", "--reps", "1", "--conns", "1,8,32"], env)
-    if why:
-        raise Skip(why)
-    ours, why = run_lines([build / "router_bench"])
-    if why:
-        raise Skip(why)
-    mine = {(r["row"], r["policy"], r["connections"]): r["value"] for r in ours}
-    policy = {"round_robin": "round_robin", "power_of_two": "least_load"}
-    ratios = []
-    for row in rows:
-        name = row.get("router", "")
-        if "cpu_us_per_req" not in row or row["conns"] == 1:
+def compare(parts, args, report, output):
+    """Runs the parts one after the other; what is done is in the output file, so that --resume goes on from there."""
+    lock = None
+    for part, only in parts.items():
+        done = report["parts"].get(part)
+        if args.resume and done is not None and done.get("only") == only:
+            print(f"bench: {part}: done before", file=sys.stderr)
             continue
-        for kind in ("cpu_per_request_ids", "cpu_per_request_text"):
-            value = mine.get((kind, policy.get(name.split("/")[-1], "round_robin"), row["conns"]))
-            if value and row["cpu_us_per_req"]:
-                ratios.append([f"router {kind} {row['conns']} / {name}", value, "us", row["cpu_us_per_req"],
-                               row["cpu_us_per_req"] / value])
-    return rows + ours, ratios
-
-
-def scripted_peers(part):
-    """Peers whose setup builds them and the synthetic models: a quarter of an hour at the first time."""
-    def measure(_build):
-        if not (WORK / "limits").exists():
-            done = subprocess.run(["bash", str(SHARED / "setup.sh"), str(WORK)], capture_output=True, text=True)
-            if done.returncode != 0:
-                raise Skip("setup.sh: " + (done.stderr.strip().splitlines() or ["failed"])[-1])
-        rows, why = run_lines(["bash", SHARED / "run.sh", WORK, part], timeout=7200)
-        if why and not rows:
-            raise Skip(why)
-        return rows, []
-    return measure
-
-
-def engine_peers(build):
-    """llama.cpp, OpenVINO and torch; ours on llama.cpp's weights of the mixture of experts, in 8 bit."""
-    rows, _ = scripted_peers("c")(build)
-    ours, why = run_lines([build / "engine_bench", "--model", WORK / "models" / "moe700", "--threads", "2",
-                           "--quantization", "int8wo", "--context", "128", "--streams", "1"])
-    if why:
-        raise Skip(why)
-    mine = [row["value"] for row in ours if row.get("row") == "moe700 int8wo decode context 128 streams 1"]
-    peer = [row["tok_s"] for row in rows if (row.get("model"), row.get("type"), row.get("test"), row.get("ctx"))
-            == ("moe700", "q8_0", "decode", 128)]
-    ratios = [["engine moe700 8-bit decode / llama.cpp", a, "tokens/s", b, a / b] for a, b in zip(mine, peer)]
-    return rows + ours, ratios
-
-
-PEERS = {"tokenizer": tokenizer_peers, "router": router_peers, "transfer": scripted_peers("b"),
-         "engine": engine_peers, "server": scripted_peers("d"), "kernels": scripted_peers("g")}
-
-
-def run_peers(name, build, report):
-    ratios = []
-    for part, measure in PEERS.items():
-        if name not in part and name not in part + "_bench":
-            continue
+        print(f"bench: {part} beside its peers", file=sys.stderr)
+        ctx = Context(args.build, WORK, SHARED, rounds=args.rounds, only=only)
+        begin = time.monotonic()
         try:
             if not SHARED.exists():
                 raise Skip("../shared/bench is not here")
-            rows, more = measure(build)
-            report["peers"][part] = rows
-            ratios += more
+            lock = lock or exclusive(WORK)
+            PARTS[part].measure(ctx)
         except Skip as why:
-            print(f"peers of {part}: skipped: {why}", file=sys.stderr)
-            report["peers"][part] = f"skipped: {why}"
-    return ratios
+            ctx.skip(part, str(why))
+        report["parts"][part] = {"only": only, "seconds": round(time.monotonic() - begin, 1), "rows": ctx.rows,
+                                 "details": ctx.details}
+        write(report, output)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", default="")
-    parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release" / "bench")
-    parser.add_argument("--output", type=pathlib.Path)
-    args = parser.parse_args()
-    output = args.output or args.build.parent / "bench.json"
-    programs = [p for p in sorted(args.build.iterdir()) if p.is_file() and os.access(p, os.X_OK)
-                and p.name not in NOT_RUN and args.name in p.name] if args.build.is_dir() else []
-    if not programs and not (args.peers and any(args.name in part for part in PEERS)):
-        print(f"bench: no benchmark matches '{args.name}'", file=sys.stderr)
-        return 2
-    report = {"machine": machine(), "rows": [], "peers": {}, "failed": {}}
+def write(report, output):
+    part = output.with_suffix(".part")
+    part.write_text(json.dumps(report, indent=1) + "\n")
+    part.rename(output)
+
+
+def resumed(output, report):
+    """The parts of an earlier report of the same machine and commit."""
+    try:
+        before = json.loads(output.read_text())
+        same = all(before["machine"][key] == report["machine"][key] for key in ("cpu", "threads", "commit"))
+        return before.get("parts", {}) if same else {}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def run_own(programs, report):
+    """Runs our programs by themselves; the figures for the table."""
     figures = []
     for program in programs:
         print(f"bench: {program.name}", file=sys.stderr)
@@ -234,14 +142,48 @@ def main():
             if why:
                 report["failed"][program.name] = why
                 print(f"bench: {program.name}: {why}", file=sys.stderr)
-    ratios = run_peers(args.name, args.build, report) if args.peers else []
-    report["ratios"] = [dict(zip(("figure", "value", "unit", "limit_or_peer", "ratio"), f)) for f in figures + ratios]
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", default=[])
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release" / "bench")
+    parser.add_argument("--output", type=pathlib.Path)
+    args = parser.parse_args()
+    name = " ".join(args.name)
+    output = args.output or args.build.parent / "bench.json"
+    parts = wanted_parts(name) if args.peers else {}
+    programs = [p for p in sorted(args.build.iterdir()) if p.is_file() and os.access(p, os.X_OK) and p.name not in NOT_RUN
+                and name in p.name and not (parts and p.name in RUN_BY_PART)] if args.build.is_dir() else []
+    if parts and name:
+        # Rows that were asked for by name: the program's own rows would only take time.
+        programs = []
+    if not programs and not parts:
+        print(f"bench: no benchmark matches '{name}'", file=sys.stderr)
+        return 2
+    report = {"machine": machine(), "rows": [], "parts": {}, "failed": {}}
+    if args.resume:
+        report["parts"] = resumed(output, report)
+    compare(parts, args, report, output)
+    figures = run_own(programs, report)
+    report["ratios"] = [dict(zip(("figure", "value", "unit", "limit", "ratio"), f)) for f in figures]
     print(json.dumps(report["machine"]))
-    table(figures + ratios)
-    output.write_text(json.dumps(report, indent=1) + "\n")
+    if figures:
+        table(figures)
+    rows = [row for part in parts for row in report["parts"][part]["rows"]]
+    if rows:
+        print()
+        comparison(rows)
+    write(report, output)
     print(f"bench: everything is in {output}", file=sys.stderr)
     return 1 if report["failed"] else 0
 
 
 if __name__ == "__main__":
+    # As at Ctrl-C: what was started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

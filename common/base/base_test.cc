@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -84,9 +85,38 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
   std::vector<unsigned char> data(40000);
   for (auto& byte : data)
     byte = static_cast<unsigned char>(random.next());
-  for (const std::size_t size : {0U, 1U, 7U, 8U, 9U, 63U, 4095U, 12287U, 12288U, 12289U, 39999U}) {
+  for (const std::size_t size : {0U,
+                                 1U,
+                                 7U,
+                                 8U,
+                                 9U,
+                                 63U,
+                                 255U,
+                                 256U,
+                                 257U,
+                                 511U,
+                                 512U,
+                                 513U,
+                                 783U,
+                                 4095U,
+                                 12287U,
+                                 12288U,
+                                 12289U,
+                                 39999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
+    for (const bool read_soon : {true, false}) {
+      // To a multiple of 64 and beside one.
+      for (const std::size_t offset : {64U, 65U}) {
+        std::vector<unsigned char> memory(size + 192, 0xEE);
+        unsigned char* out = memory.data() + offset;
+        out -= reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+        EXPECT_EQ(whole, crc32c_copy(out, data.data() + 1, size, 0, read_soon)) << size;
+        EXPECT_TRUE(std::equal(out, out + size, data.data() + 1)) << size;
+        EXPECT_EQ(out[-1], 0xEE);
+        EXPECT_EQ(out[size], 0xEE) << size;
+      }
+    }
     const std::size_t cut = size / 3;
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;

@@ -1,10 +1,11 @@
 #include "common/base/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace tandem {
@@ -47,6 +48,22 @@ std::uint32_t power_of_bytes(std::size_t size) {
 }
 
 #if defined(__x86_64__)
+/// Of the last few bytes; `c` is the register, not inverted.
+__attribute__((target("sse4.2"))) std::uint32_t crc32c_tail(const unsigned char* p,
+                                                            std::size_t size,
+                                                            std::uint32_t c) {
+  std::uint64_t wide = c;
+  for (; size >= 8; size -= 8, p += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, p, 8);
+    wide = _mm_crc32_u64(wide, word);
+  }
+  c = static_cast<std::uint32_t>(wide);
+  for (; size != 0; --size, ++p)
+    c = _mm_crc32_u8(c, *p);
+  return c;
+}
+
 __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char* p,
                                                              std::size_t size,
                                                              std::uint32_t crc) {
@@ -75,15 +92,106 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char
     p += 3 * kLane;
     size -= 3 * kLane;
   }
-  for (; size >= 8; size -= 8, p += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, p, 8);
-    c = _mm_crc32_u64(c, word);
+  return ~crc32c_tail(p, size, static_cast<std::uint32_t>(c));
+}
+
+/// The two factors that move 128 bits on by `bytes`: x^(8 bytes + 32) for their low half and
+/// x^(8 bytes - 32) for the high one, shifted by one because the bits are reflected (Gopal et al.,
+/// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
+struct Fold {
+  explicit Fold(std::size_t bytes)
+      : low(std::uint64_t{power_of_bytes(bytes + 4)} << 1U),
+        high(std::uint64_t{power_of_bytes(bytes - 4)} << 1U) {}
+
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
+// From here to pop_options: for machines that can_fold().
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")
+
+inline __m512i fold_512(__m512i x, __m512i k, __m512i next) {
+  return _mm512_clmulepi64_epi128(x, k, 0x00) ^ _mm512_clmulepi64_epi128(x, k, 0x11) ^ next;
+}
+
+inline __m128i fold_128(__m128i x, __m128i k, __m128i next) {
+  return _mm_clmulepi64_si128(x, k, 0x00) ^ _mm_clmulepi64_si128(x, k, 0x11) ^ next;
+}
+
+inline __m512i broadcast(const Fold& fold) {
+  const auto low = static_cast<long long>(fold.low);
+  const auto high = static_cast<long long>(fold.high);
+  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+
+/// What becomes of the bytes on the way: kStream leaves them out of the caches and wants `out` at a
+/// multiple of 64.
+enum class Copy {
+  kNone,
+  kPlain,
+  kStream
+};
+
+template <Copy kCopy>
+inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) {
+  const __m512i bytes = _mm512_loadu_si512(p + at);
+  if constexpr (kCopy == Copy::kPlain) _mm512_storeu_si512(out + at, bytes);
+  if constexpr (kCopy == Copy::kStream)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at), bytes);
+  return bytes;
+}
+
+/// 256 bytes a turn by carry-less products; copies to `out` on the way. At least one turn.
+template <Copy kCopy>
+std::uint32_t crc32c_fold(const unsigned char* p,
+                          std::size_t size,
+                          std::uint32_t crc,
+                          unsigned char* out) {
+  constexpr std::size_t kTurn = 256;
+  constexpr std::size_t kVector = 64;
+  static const Fold kFar(kTurn);
+  static const Fold kNear(kVector);
+  static const Fold kLane(16);
+  const __m512i far = broadcast(kFar);
+  __m512i x0 = take<kCopy>(p, out, 0) ^ _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, std::int64_t{~crc});
+  __m512i x1 = take<kCopy>(p, out, kVector);
+  __m512i x2 = take<kCopy>(p, out, 2 * kVector);
+  __m512i x3 = take<kCopy>(p, out, 3 * kVector);
+  std::size_t at = kTurn;
+  for (; at + kTurn <= size; at += kTurn) {
+    x0 = fold_512(x0, far, take<kCopy>(p, out, at));
+    x1 = fold_512(x1, far, take<kCopy>(p, out, at + kVector));
+    x2 = fold_512(x2, far, take<kCopy>(p, out, at + 2 * kVector));
+    x3 = fold_512(x3, far, take<kCopy>(p, out, at + 3 * kVector));
   }
-  auto c32 = static_cast<std::uint32_t>(c);
-  for (; size != 0; --size, ++p)
-    c32 = _mm_crc32_u8(c32, *p);
-  return ~c32;
+  const __m512i near = broadcast(kNear);
+  x0 = fold_512(fold_512(fold_512(x0, near, x1), near, x2), near, x3);
+  alignas(64) __m128i lanes[4];
+  std::memcpy(lanes, &x0, sizeof lanes);
+  const __m128i step =
+      _mm_set_epi64x(static_cast<long long>(kLane.high), static_cast<long long>(kLane.low));
+  const __m128i x =
+      fold_128(fold_128(fold_128(lanes[0], step, lanes[1]), step, lanes[2]), step, lanes[3]);
+  // The CRC of these 16 bytes is the CRC of all that were folded into them.
+  std::uint64_t halves[2];
+  std::memcpy(halves, &x, sizeof halves);
+  const std::uint64_t c = _mm_crc32_u64(_mm_crc32_u64(0, halves[0]), halves[1]);
+  if constexpr (kCopy != Copy::kNone) std::memcpy(out + at, p + at, size - at);
+  // Streamed bytes are there for other threads only after this.
+  if constexpr (kCopy == Copy::kStream) _mm_sfence();
+  return ~crc32c_tail(p + at, size - at, static_cast<std::uint32_t>(c));
+}
+
+#pragma GCC pop_options
+
+constexpr std::size_t kFoldMin = 256;
+
+bool can_fold() {
+  static const bool kCan = __builtin_cpu_supports("vpclmulqdq") != 0 &&
+                           __builtin_cpu_supports("avx512f") != 0 &&
+                           __builtin_cpu_supports("avx512vl") != 0;
+  return kCan;
 }
 #endif
 
@@ -99,10 +207,34 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
 
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
 #if defined(__x86_64__)
+  if (size >= kFoldMin && can_fold())
+    return crc32c_fold<Copy::kNone>(static_cast<const unsigned char*>(data), size, crc, nullptr);
   static const bool kHardware = __builtin_cpu_supports("sse4.2") != 0;
   if (kHardware) return crc32c_sse42(static_cast<const unsigned char*>(data), size, crc);
 #endif
   return crc32c_portable(data, size, crc);
+}
+
+std::uint32_t crc32c_copy(
+    void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon) {
+#if defined(__x86_64__)
+  if (size >= kFoldMin && can_fold()) {
+    const auto* from = static_cast<const unsigned char*>(data);
+    auto* to = static_cast<unsigned char*>(out);
+    const bool stream = !read_soon && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+    return stream ? crc32c_fold<Copy::kStream>(from, size, crc, to)
+                  : crc32c_fold<Copy::kPlain>(from, size, crc, to);
+  }
+#endif
+  // In pieces that are still in the cache when their CRC is taken.
+  constexpr std::size_t kPiece = 16384;
+  for (std::size_t at = 0; at < size; at += kPiece) {
+    const std::size_t bytes = std::min(kPiece, size - at);
+    auto* to = static_cast<unsigned char*>(out) + at;
+    std::memcpy(to, static_cast<const unsigned char*>(data) + at, bytes);
+    crc = crc32c(to, bytes, crc);
+  }
+  return crc;
 }
 
 std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::size_t size_b) {

@@ -10,6 +10,11 @@ namespace tandem {
 /// there is one.
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
 
+/// Copies `size` bytes from `data` to `out`, which do not overlap, and returns their CRC as
+/// crc32c() does, in one pass. Without `read_soon` the copy may be left out of the caches.
+std::uint32_t crc32c_copy(
+    void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
+
 /// The table version: oracle of the tests.
 std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t crc = 0);
 

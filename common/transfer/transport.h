@@ -80,6 +80,7 @@ struct SendRequest {
 struct TransportStats {
   std::uint64_t sent_units = 0;
   std::uint64_t sent_bytes = 0;
+  std::uint64_t sent_in_slots = 0;  ///< of sent_units: through memory that the peer maps
   std::uint64_t send_errors = 0;
   std::uint64_t landed_units = 0;
   std::uint64_t landed_bytes = 0;

@@ -12,6 +12,16 @@ namespace {
 constexpr std::string_view kAddressMark = "TKA1";
 constexpr std::size_t kAddressHead = 8;
 
+/// Whether each of "tcp/lo.0 tcp/eth0.1" begins so.
+bool only_tcp(std::string_view lanes) {
+  while (!lanes.empty()) {
+    if (!lanes.starts_with("tcp/")) return false;
+    const std::size_t space = lanes.find(' ');
+    lanes.remove_prefix(space == std::string_view::npos ? lanes.size() : space + 1);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string wrap_address(std::string_view ucx_address) {
@@ -38,6 +48,7 @@ void UcxTransport::handle(Connect& command) {
   endpoint.owner = this;
   endpoint.self = std::prev(endpoints_.end());
   endpoint.peer = command.peer;
+  endpoint.address_crc = crc32c(command.address.data(), command.address.size());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -57,7 +68,10 @@ void UcxTransport::handle(Connect& command) {
   if (UCS_PTR_IS_PTR(wiring)) endpoint.wiring = wiring;
   unclean_ |= UCS_PTR_IS_ERR(wiring);
   peers_[command.peer] = &endpoint;
-  sink_(PeerConnectedEvent{command.peer, lanes_of(endpoint.ep)});
+  offer_slots(endpoint);
+  const std::string lanes = lanes_of(endpoint.ep);
+  endpoint.only_tcp = only_tcp(lanes);
+  sink_(PeerConnectedEvent{command.peer, lanes});
 }
 
 void UcxTransport::handle(Disconnect& command) {
@@ -89,6 +103,7 @@ void UcxTransport::handle(SendRequest& request) {
 
 /// By force: what is in flight ends now, with an error, and the endpoint is never used again.
 void UcxTransport::close_endpoint(Endpoint& endpoint) {
+  drop_slot_sends(endpoint);
   unclean_ |= !wiring_ended(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

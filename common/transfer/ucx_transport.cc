@@ -1,6 +1,7 @@
 // UcxTransport: set-up, the progress thread, shutdown.
 #include "common/transfer/ucx_transport.h"
 
+#include "common/base/crc32c.h"
 #include "common/transfer/ucx_load.h"
 
 #include <poll.h>
@@ -107,6 +108,9 @@ UcxTransport::~UcxTransport() {
 Status UcxTransport::start() {
   TANDEM_TRY(make_context());
   TANDEM_TRY(make_worker());
+  TANDEM_TRY(slots_.create());
+  share_slots_ = slots_allowed(std::getenv("UCX_TLS"));
+  TANDEM_TRY(handle_notes());
   unsigned major = 0;
   unsigned minor = 0;
   unsigned release = 0;
@@ -170,6 +174,7 @@ Status UcxTransport::make_worker() {
     return ucx_error("ucp_worker_get_address", s);
   }
   address_ = wrap_address({reinterpret_cast<const char*>(address), length});
+  own_crc_ = crc32c(address_.data(), address_.size());
   ucp_worker_release_address(worker_, address);
   return {};
 }
@@ -235,6 +240,7 @@ void UcxTransport::run() {
     while (ucp_worker_progress(worker_) != 0) {
     }
     reap_failed();
+    send_waiting();
     publish_stats();
     wait_for_work();
   }
@@ -272,7 +278,7 @@ void UcxTransport::run_until_quiet() {
   const Time until = now() + kQuietWithin;
   const auto quiet = [this] {
     reap_closed();
-    return endpoints_.empty() && sends_.empty() && receives_.empty();
+    return endpoints_.empty() && sends_.empty() && receives_.empty() && notes_.empty();
   };
   while (!quiet() && now() < until)
     ucp_worker_progress(worker_);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "common/transfer/command_queue.h"
+#include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
 #include "common/transfer/unit_copy.h"
 
 #include <ucp/api/ucp.h>
 
 #include <atomic>
+#include <deque>
 #include <list>
 #include <map>
 #include <mutex>
@@ -70,8 +72,12 @@ class UcxTransport final : public KvTransport {
     ucp_ep_h ep = nullptr;
     ucs_status_t failure = UCS_OK;  ///< set by UCX's error callback
     std::list<Endpoint>::iterator self;
-    void* wiring = nullptr;         ///< a flush that ends when the lanes stand (or have failed)
-    void* close_request = nullptr;  ///< while a forced close is going on
+    void* wiring = nullptr;            ///< a flush that ends when the lanes stand (or have failed)
+    void* close_request = nullptr;     ///< while a forced close is going on
+    std::uint32_t address_crc = 0;     ///< of the peer's address: how its slot messages name it
+    bool maps_slots = false;           ///< the peer reads our slots
+    bool only_tcp = false;             ///< UCX reaches the peer over nothing else
+    std::unique_ptr<PeerSlots> slots;  ///< the peer's, once it has offered them
   };
 
   /// A send in flight; owns what UCX reads until it has ended.
@@ -84,6 +90,24 @@ class UcxTransport final : public KvTransport {
     std::uint64_t bytes = 0;
     UnitHeaderBytes header{};
     std::vector<ucp_dt_iov_t> iov;
+    std::optional<std::uint32_t> slot;  ///< the payload, put together
+  };
+
+  /// A unit in a slot that the peer maps, until the peer says that it is done.
+  struct InSlot {
+    Endpoint* endpoint = nullptr;  ///< null: the slot is free, or its bytes go over the network
+    std::uint32_t serial = 0;
+    TransferName name;
+    std::uint32_t unit = 0;
+    std::uint32_t crc = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  /// A short message in flight.
+  struct Note {
+    UcxTransport* owner = nullptr;
+    std::list<Note>::iterator self;
+    std::vector<std::byte> bytes;
   };
 
   /// A rendezvous receive in flight.
@@ -92,6 +116,7 @@ class UcxTransport final : public KvTransport {
     std::list<Receive>::iterator self;
     Landing landing;
     std::vector<ucp_dt_iov_t> iov;
+    std::optional<std::uint32_t> slot;  ///< where it arrives in one piece
   };
 
   // Set-up (ucx_transport.cc).
@@ -120,6 +145,7 @@ class UcxTransport final : public KvTransport {
 
   // Units (ucx_units.cc).
   void post(Endpoint& endpoint, SendRequest& request);
+  void post_network(Endpoint& endpoint, SendRequest& request, std::optional<std::uint32_t> slot);
   void send_ended(Send& send, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static ucs_status_t on_unit(void* argument,
@@ -133,7 +159,27 @@ class UcxTransport final : public KvTransport {
                             std::size_t length,
                             bool rendezvous);
   static void on_received(void* request, ucs_status_t status, std::size_t length, void* user_data);
-  void landed(const Landing& landing, ucs_status_t status);
+  bool admit(const UnitHeader& header, Landing& landing);
+  void landed(const Landing& landing, std::uint32_t crc);
+  void receive_failed(const Landing& landing);
+  void finish_landing(const Landing& landing, bool crc_ok);
+
+  // Slots (ucx_slots.cc).
+  void offer_slots(Endpoint& endpoint);
+  void accept_slots(Endpoint& endpoint, const SlotOffer& offer);
+  void post_in_slot(Endpoint& endpoint, SendRequest& request, std::uint32_t slot);
+  void send_waiting();
+  void drop_slot_sends(Endpoint& endpoint);
+  void slot_send_ended(std::uint32_t slot, ucs_status_t status);
+  void free_slot(std::uint32_t slot);
+  void send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
+  static void on_note_sent(void* request, ucs_status_t status, void* user_data);
+  Endpoint* endpoint_of(std::uint32_t address_crc);
+  void slot_unit_arrived(std::span<const std::byte> message);
+  void slot_done_arrived(std::span<const std::byte> message);
+  void offer_arrived(std::span<const std::byte> message);
+  void accept_arrived(std::span<const std::byte> message);
+  Status handle_notes();
 
   PageMemory memory_;
   EventSink sink_;
@@ -159,6 +205,15 @@ class UcxTransport final : public KvTransport {
   bool any_failed_ = false;
   std::list<Send> sends_;
   std::list<Receive> receives_;
+  std::list<Note> notes_;
+  std::uint32_t own_crc_ = 0;  ///< of address_
+  bool share_slots_ = false;   ///< with peers that can map them
+  SlotMemory slots_;
+  std::array<InSlot, kSlotCount> in_slot_;
+  std::uint32_t next_serial_ = 0;
+  std::deque<SendRequest> waiting_;  ///< for a slot
+  /// Of peers that have connected before we did, by address.
+  std::map<std::uint32_t, SlotOffer> early_offers_;
   TransportStats counting_;
   // Guards the copy of the counters that other threads read.
   mutable std::mutex stats_mutex_;

@@ -1,5 +1,4 @@
 // UcxTransport: sending units, and letting those land that may.
-#include "common/base/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/transfer/ucx_transport.h"
 
@@ -33,7 +32,29 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
 
 }  // namespace
 
+/// Through a slot when the peer maps ours, or when pages that lie apart would go as a list: UCX
+/// sends those in many small pieces over TCP.
 void UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
+  const bool fits = request.header.payload_bytes() <= kSlotBytes;
+  const bool apart = runs_of(memory_, request.header, request.source_pages).size() > 1;
+  if (!fits || (!endpoint.maps_slots && !apart)) {
+    post_network(endpoint, request, std::nullopt);
+    return;
+  }
+  const std::optional<std::uint32_t> slot = slots_.take();
+  if (!slot) {
+    waiting_.push_back(std::move(request));
+  } else if (endpoint.maps_slots) {
+    post_in_slot(endpoint, request, *slot);
+  } else {
+    post_network(endpoint, request, slot);
+  }
+}
+
+/// As an active message; its bytes from the pages, or put together in the slot.
+void UcxTransport::post_network(Endpoint& endpoint,
+                                SendRequest& request,
+                                std::optional<std::uint32_t> slot) {
   UnitHeader& header = request.header;
   sends_.emplace_back();
   Send& send = sends_.back();
@@ -42,12 +63,18 @@ void UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   send.name = header.name;
   send.unit = header.unit;
   send.bytes = header.payload_bytes();
-  header.payload_crc = crc_of_pages(memory_, header, request.source_pages);
+  send.slot = slot;
+  if (slot) {
+    header.payload_crc = gather_crc(memory_, header, request.source_pages, slots_.slot(*slot));
+    send.iov = {{slots_.slot(*slot), header.payload_bytes()}};
+  } else {
+    header.payload_crc = crc_of_pages(memory_, header, request.source_pages);
+    send.iov = iov_of(runs_of(memory_, header, request.source_pages));
+  }
   send.crc = header.payload_crc;
   // Tests: a unit that is damaged on its way looks like one whose CRC does not fit.
   if (!failpoint::hit("transfer.corrupt").ok()) header.payload_crc ^= 1U;
   send.header = encode(header);
-  send.iov = iov_of(runs_of(memory_, header, request.source_pages));
   const BufferArgs args = describe(send.iov);
   ucp_request_param_t param{};
   param.op_attr_mask =
@@ -55,6 +82,11 @@ void UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
+  if (endpoint.only_tcp) {
+    // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
+  }
   ucs_status_ptr_t posted = ucp_am_send_nbx(endpoint.ep,
                                             kUnitAmId,
                                             send.header.data(),
@@ -84,6 +116,7 @@ void UcxTransport::send_ended(Send& send, ucs_status_t status) {
     ++counting_.send_errors;
     event.status = ucx_error("send", status);
   }
+  if (send.slot) free_slot(*send.slot);
   sends_.erase(send.self);
   sink_(std::move(event));
 }
@@ -104,26 +137,29 @@ ucs_status_t UcxTransport::on_unit(void* argument,
       *decoded, data, length, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
 }
 
-/// UCS_OK without a receive discards the unit: no byte of it goes anywhere.
-ucs_status_t UcxTransport::unit_arrived(const UnitHeader& header,
-                                        void* data,
-                                        std::size_t length,
-                                        bool rendezvous) {
-  if (!failpoint::hit("transfer.drop_unit").ok()) return UCS_OK;
-  Landing landing;
+/// Whether the unit may land, and where; counts it otherwise.
+bool UcxTransport::admit(const UnitHeader& header, Landing& landing) {
+  if (!failpoint::hit("transfer.drop_unit").ok()) return false;
   LandingVerdict verdict = table_.begin(header, &landing);
   if (verdict == LandingVerdict::kStaleName || verdict == LandingVerdict::kOutOfRange) {
     // The pages may have been opened, and granted, after this thread last looked at its commands.
     run_landing_commands();
     verdict = table_.begin(header, &landing);
   }
-  if (verdict != LandingVerdict::kLand) {
-    count_drop(counting_, verdict);
-    return UCS_OK;
-  }
+  if (verdict == LandingVerdict::kLand) return true;
+  count_drop(counting_, verdict);
+  return false;
+}
+
+/// UCS_OK without a receive discards the unit: no byte of it goes anywhere.
+ucs_status_t UcxTransport::unit_arrived(const UnitHeader& header,
+                                        void* data,
+                                        std::size_t length,
+                                        bool rendezvous) {
+  Landing landing;
+  if (!admit(header, landing)) return UCS_OK;
   if (!rendezvous) {
-    scatter(memory_, landing, static_cast<const std::byte*>(data));
-    landed(landing, UCS_OK);
+    landed(landing, scatter_crc(memory_, landing, static_cast<const std::byte*>(data)));
     return UCS_OK;
   }
   receives_.emplace_back();
@@ -131,6 +167,9 @@ ucs_status_t UcxTransport::unit_arrived(const UnitHeader& header,
   receive.owner = this;
   receive.self = std::prev(receives_.end());
   receive.iov = iov_of(runs_of(memory_, header, landing.pages));
+  // In one piece, if there is room: UCX receives lists in many small pieces over TCP.
+  if (receive.iov.size() > 1 && length <= kSlotBytes) receive.slot = slots_.take();
+  if (receive.slot) receive.iov = {{slots_.slot(*receive.slot), length}};
   receive.landing = std::move(landing);
   const BufferArgs args = describe(receive.iov);
   ucp_request_param_t param{};
@@ -155,20 +194,32 @@ void UcxTransport::on_received(void* request,
   auto* receive = static_cast<Receive*>(user_data);
   UcxTransport* self = receive->owner;
   const Landing landing = std::move(receive->landing);
+  const std::optional<std::uint32_t> slot = receive->slot;
   self->receives_.erase(receive->self);
   if (request != nullptr) ucp_request_free(request);
-  self->landed(landing, status);
+  if (status != UCS_OK) {
+    self->receive_failed(landing);
+  } else if (slot) {
+    self->landed(landing, scatter_crc(self->memory_, landing, self->slots_.slot(*slot)));
+  } else {
+    self->landed(landing, crc_of_pages(self->memory_, landing.header, landing.pages));
+  }
+  if (slot) self->free_slot(*slot);
 }
 
-void UcxTransport::landed(const Landing& landing, ucs_status_t status) {
-  bool crc_ok = false;
-  if (status == UCS_OK) {
-    crc_ok = crc_of_pages(memory_, landing.header, landing.pages) == landing.header.payload_crc;
-    count_landed(counting_, landing.header, crc_ok);
-  } else {
-    ++counting_.receive_errors;
-  }
-  // Bytes that did not all come are as good as damaged ones: the peer, if it lives, is asked again.
+void UcxTransport::landed(const Landing& landing, std::uint32_t crc) {
+  const bool crc_ok = crc == landing.header.payload_crc;
+  count_landed(counting_, landing.header, crc_ok);
+  finish_landing(landing, crc_ok);
+}
+
+/// Bytes that did not all come are as good as damaged ones: the peer, if it lives, is asked again.
+void UcxTransport::receive_failed(const Landing& landing) {
+  ++counting_.receive_errors;
+  finish_landing(landing, false);
+}
+
+void UcxTransport::finish_landing(const Landing& landing, bool crc_ok) {
   sink_(UnitLandedEvent{landing.header, crc_ok});
   if (table_.finish(landing, crc_ok)) sink_(LandingClosedEvent{landing.name});
 }

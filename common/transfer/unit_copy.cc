@@ -23,6 +23,28 @@ void scatter(const PageMemory& memory, const Landing& landing, const std::byte* 
   }
 }
 
+std::uint32_t gather_crc(const PageMemory& memory,
+                         const UnitHeader& header,
+                         std::span<const std::uint32_t> pages,
+                         std::byte* out) {
+  std::uint32_t crc = 0;
+  for (const std::uint32_t page : pages) {
+    crc = crc32c_copy(out, memory.page(page) + header.page_offset, header.page_length, crc, true);
+    out += header.page_length;
+  }
+  return crc;
+}
+
+std::uint32_t scatter_crc(const PageMemory& memory, const Landing& landing, const std::byte* in) {
+  std::uint32_t crc = 0;
+  for (const std::uint32_t page : landing.pages) {
+    crc = crc32c_copy(
+        memory.page(page) + landing.header.page_offset, in, landing.header.page_length, crc, false);
+    in += landing.header.page_length;
+  }
+  return crc;
+}
+
 std::uint32_t crc_of_pages(const PageMemory& memory,
                            const UnitHeader& header,
                            std::span<const std::uint32_t> pages) {

@@ -16,6 +16,13 @@ void gather(const PageMemory& memory,
 void scatter(const PageMemory& memory, const Landing& landing, const std::byte* in);
 
 /// CRC32C of the unit's bytes where they lie.
+/// The same two with the CRC of the payload, in one pass.
+std::uint32_t gather_crc(const PageMemory& memory,
+                         const UnitHeader& header,
+                         std::span<const std::uint32_t> pages,
+                         std::byte* out);
+std::uint32_t scatter_crc(const PageMemory& memory, const Landing& landing, const std::byte* in);
+
 std::uint32_t crc_of_pages(const PageMemory& memory,
                            const UnitHeader& header,
                            std::span<const std::uint32_t> pages);

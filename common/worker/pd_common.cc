@@ -53,8 +53,8 @@ std::string side_stats_json(const handoff::SideStats& stats,
                             std::size_t active) {
   return fmt::format(
       R"({{"linked_peers":{},"active_transfers":{},"started":{},"succeeded":{},"failed":{},"refused":{},)"
-      R"("stale_dropped":{},"units_bad_crc":{},"sent_units":{},"sent_bytes":{},"landed_units":{},)"
-      R"("landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
+      R"("stale_dropped":{},"units_bad_crc":{},"sent_units":{},"sent_bytes":{},"sent_in_slots":{},)"
+      R"("landed_units":{},"landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
       linked,
       active,
       stats.started,
@@ -65,6 +65,7 @@ std::string side_stats_json(const handoff::SideStats& stats,
       stats.units_bad_crc,
       transport.sent_units,
       transport.sent_bytes,
+      transport.sent_in_slots,
       transport.landed_units,
       transport.landed_bytes,
       transport.landings_open,

@@ -39,6 +39,9 @@ def test_ratios_failures_and_skipped_peers(tmp_path):
     assert done.returncode == 1 and "broken" in done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["failed"] == {"y_bench": "broken"}
-    assert all(text.startswith("skipped: ") for text in report["peers"].values()) and "tokenizer" in report["peers"]
+    rows = [row for part in report["parts"].values() for row in part["rows"]]
+    assert {row["row"] for row in rows} >= {"engine", "server", "pd", "router", "tokenizer", "transfer"}
+    assert all(row["skipped"] == "../shared/bench is not here" for row in rows)
+    assert "engine" in done.stdout and "skipped: ../shared/bench is not here" in done.stdout
 
     assert bench(tmp_path, "nothing-like-it").returncode == 2

@@ -1,0 +1,231 @@
+#include "common/transfer/slots.h"
+
+#include "common/base/failpoint.h"
+#include "common/transfer/transport_test_support.h"
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <string>
+
+namespace tandem::transfer {
+namespace {
+
+using testing::BackEnd;
+using testing::content;
+using testing::fill_page;
+using testing::Node;
+using testing::test_name;
+using testing::unit_header;
+
+/// Of the mapping that holds the address, as /proc has them.
+std::string permissions(const void* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    char words[8] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, words) == 3 && at >= begin &&
+        at < end)
+      return words;
+  }
+  return {};
+}
+
+TEST(Slots, OfferSurvivesTheWireAndDamageIsSeen) {
+  SlotOffer offer{.from = 0x01020304, .pid = 77, .fd = 12, .token = {}};
+  offer.token.fill(std::byte{0x5A});
+  const SlotOfferBytes bytes = encode(offer);
+  const auto decoded = decode_slot_offer(bytes);
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->from, offer.from);
+  EXPECT_EQ(decoded->pid, offer.pid);
+  EXPECT_EQ(decoded->fd, offer.fd);
+  EXPECT_EQ(decoded->token, offer.token);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    SlotOfferBytes damaged = bytes;
+    damaged[i] ^= std::byte{1};
+    EXPECT_FALSE(decode_slot_offer(damaged).has_value()) << i;
+  }
+  EXPECT_FALSE(decode_slot_offer(std::span(bytes).first(bytes.size() - 1)).has_value());
+}
+
+TEST(Slots, WhatIsPutInIsReadByThePeerAndNotWritable) {
+  SlotMemory mine;
+  ASSERT_TRUE(mine.create().ok());
+  std::memset(mine.slot(3), 0x42, kSlotBytes);
+  const auto theirs = PeerSlots::open(mine.offer(1));
+  ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+  EXPECT_EQ(std::memcmp((*theirs)->slot(3), mine.slot(3), kSlotBytes), 0);
+  EXPECT_EQ(permissions((*theirs)->slot(3)), "r--s");
+}
+
+TEST(Slots, EachIsTakenOnce) {
+  SlotMemory mine;
+  ASSERT_TRUE(mine.create().ok());
+  std::set<std::uint32_t> taken;
+  for (auto slot = mine.take(); slot; slot = mine.take())
+    EXPECT_TRUE(taken.insert(*slot).second);
+  EXPECT_EQ(taken.size(), kSlotCount);
+  mine.give(5);
+  EXPECT_EQ(mine.take(), 5U);
+}
+
+/// Anything else than sealed slots with the token is refused: it could shrink while it is read, or
+/// be another process's.
+TEST(Slots, OtherMemoryIsRefused) {
+  SlotMemory mine;
+  ASSERT_TRUE(mine.create().ok());
+  SlotOffer offer = mine.offer(1);
+  offer.token[0] ^= std::byte{1};
+  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+
+  offer = mine.offer(1);
+  const int loose = ::memfd_create("tandem-kv-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_GE(loose, 0);
+  ASSERT_EQ(::ftruncate(loose, kSlotCount * kSlotBytes + 4096), 0);
+  ASSERT_EQ(::pwrite(loose, offer.token.data(), kSlotTokenBytes, kSlotCount * kSlotBytes),
+            static_cast<ssize_t>(kSlotTokenBytes));
+  offer.fd = static_cast<std::uint32_t>(loose);
+  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+  // Sealed it would do.
+  ASSERT_EQ(::fcntl(loose, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_TRUE(PeerSlots::open(offer).ok());
+  ::close(loose);
+  const int other = ::memfd_create("other", MFD_CLOEXEC);
+  offer.fd = static_cast<std::uint32_t>(other);
+  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+  ::close(other);
+  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+}
+
+struct TlsRow {
+  const char* variable;
+  bool allowed;
+};
+
+TEST(Slots, ObeyUcxTls) {
+  constexpr TlsRow kRows[] = {{nullptr, true},
+                              {"all", true},
+                              {"tcp", false},
+                              {"tcp,self", false},
+                              {"shm,tcp", true},
+                              {"self,posix", true},
+                              {"rc_verbs,tcp", false},
+                              {"^tcp", true},
+                              {"^posix,sysv", false},
+                              {"tcp,smx", false}};
+  for (const TlsRow& row : kRows)
+    EXPECT_EQ(slots_allowed(row.variable), row.allowed) << (row.variable ? row.variable : "unset");
+}
+
+struct Pair {
+  explicit Pair(const Node::Options& options) : sender(options), receiver(options) {
+    for (std::uint32_t page = 0; page < options.pages; ++page)
+      fill_page(sender.memory, page, page);
+    sender.transport->connect(2, receiver.transport->address());
+    receiver.transport->connect(1, sender.transport->address());
+    EXPECT_TRUE(sender.next<PeerConnectedEvent>());
+    EXPECT_TRUE(receiver.next<PeerConnectedEvent>());
+  }
+
+  /// Sends page `unit` to page pages-1-unit of the receiver; whether it came whole.
+  bool move(std::uint32_t unit, std::uint32_t generation) {
+    const auto name = test_name(generation);
+    receiver.transport->open_landing(name, unit, {sender.memory.page_count - 1 - unit});
+    UnitHeader header = unit_header(sender.memory, unit, unit, 1);
+    header.name = name;
+    sender.transport->send({.peer = 2, .header = header, .source_pages = {unit}});
+    const auto landed = receiver.next<UnitLandedEvent>();
+    const auto done = sender.next<SendDoneEvent>();
+    receiver.transport->close_landing(name);
+    EXPECT_TRUE(receiver.next<LandingClosedEvent>());
+    return landed && landed->crc_ok && done && done->status.ok();
+  }
+
+  /// Units through slots, once the two know each other: the offer and its answer take a moment.
+  std::uint64_t in_slots() {
+    std::uint32_t generation = 0;
+    for (int tries = 0; tries < 500; ++tries) {
+      EXPECT_TRUE(move(0, ++generation));
+      if (const std::uint64_t count = sender.transport->stats().sent_in_slots; count > 0)
+        return count;
+    }
+    return 0;
+  }
+
+  Node sender;
+  Node receiver;
+};
+
+TEST(TransportSlots, PeersOfOneMachineUseThem) {
+  Pair pair({.back_end = BackEnd::kUcx});
+  ASSERT_GT(pair.in_slots(), 0U);
+  for (std::uint32_t page = 0; page < 16; ++page) {
+    ASSERT_TRUE(pair.move(page, 1000 + page));
+    for (std::uint64_t i = 0; i < 4096; ++i)
+      ASSERT_EQ(pair.receiver.memory.page(15 - page)[i], content(page, i));
+  }
+  EXPECT_EQ(pair.receiver.transport->stats().bad_crc, 0U);
+}
+
+TEST(TransportSlots, NotWhenTheUserWantsTcp) {
+  Pair pair({.back_end = BackEnd::kUcxTcp});
+  for (std::uint32_t i = 1; i < 20; ++i)
+    ASSERT_TRUE(pair.move(i % 16, i));
+  EXPECT_EQ(pair.sender.transport->stats().sent_in_slots, 0U);
+}
+
+TEST(TransportSlots, DamageIsSeen) {
+  Pair pair({.back_end = BackEnd::kUcx});
+  ASSERT_GT(pair.in_slots(), 0U);
+  ASSERT_TRUE(failpoint::configure("transfer.corrupt=1*error").ok());
+  EXPECT_FALSE(pair.move(3, 2000));
+  ASSERT_TRUE(failpoint::configure("").ok());
+  EXPECT_TRUE(pair.move(3, 2001));
+  EXPECT_EQ(pair.receiver.transport->stats().bad_crc, 1U);
+}
+
+/// More units than slots: each ends once, none waits for ever; a disconnect ends the rest.
+TEST(TransportSlots, MoreUnitsThanSlots) {
+  constexpr std::uint32_t kPages = 64;
+  Pair pair({.back_end = BackEnd::kUcx, .pages = kPages, .page_bytes = 65536});
+  ASSERT_GT(pair.in_slots(), 0U);
+  std::vector<std::uint32_t> pages(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    pages[i] = kPages - 1 - i;
+  const auto name = test_name(5000);
+  pair.receiver.transport->open_landing(name, 0, pages);
+  for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+    UnitHeader header = unit_header(pair.sender.memory, unit, unit, 1);
+    header.name = name;
+    pair.sender.transport->send({.peer = 2, .header = header, .source_pages = {unit}});
+  }
+  for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+    const auto done = pair.sender.next<SendDoneEvent>();
+    ASSERT_TRUE(done.has_value());
+    EXPECT_TRUE(done->status.ok());
+    const auto landed = pair.receiver.next<UnitLandedEvent>();
+    ASSERT_TRUE(landed.has_value());
+    EXPECT_TRUE(landed->crc_ok);
+  }
+  for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+    UnitHeader header = unit_header(pair.sender.memory, unit, unit, 1);
+    header.name = test_name(5001);
+    pair.sender.transport->send({.peer = 2, .header = header, .source_pages = {unit}});
+  }
+  pair.sender.transport->disconnect(2);
+  for (std::uint32_t unit = 0; unit < kPages; ++unit)
+    ASSERT_TRUE(pair.sender.next<SendDoneEvent>().has_value()) << unit;
+}
+
+}  // namespace
+}  // namespace tandem::transfer

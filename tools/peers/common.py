@@ -1,0 +1,289 @@
+"""What every part of the comparison needs: commands on pinned cores, children that end with it, rows of the table."""
+import ctypes
+import dataclasses
+import fcntl
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Units of which less is better.
+LESS = {"us", "ms", "s", "MiB", "us/token"}
+
+
+class Skip(Exception):
+    """Why a peer, or a row, is not measured."""
+
+
+@dataclasses.dataclass
+class Context:
+    """Where things are, and how long to measure."""
+    build: pathlib.Path     # our benchmark programs
+    work: pathlib.Path      # peers and models; made when missing, several GB
+    shared: pathlib.Path    # ../shared/bench
+    rounds: int = 2         # alternations of ours and the peers
+    rows: list = dataclasses.field(default_factory=list)      # of the table, see row()
+    details: list = dataclasses.field(default_factory=list)   # whatever programs printed
+    only: str = ""          # rows whose name does not contain it are left out
+
+    @property
+    def bin(self):
+        return self.build.parent / "bin"
+
+    @property
+    def cpus(self):
+        """The two cores that ours and the peers run on."""
+        return sorted(os.sched_getaffinity(0))[:2]
+
+    @property
+    def mask(self):
+        return ",".join(map(str, self.cpus))
+
+    def wants(self, name):
+        return self.only in name
+
+    def row(self, name, value, unit, *, limit=None, limit_want=None, peer=None, peer_value=None, want=None, ratio=None,
+            share=None, target=None, note=None):
+        """One row: our figure; the limit and the share of it that is wanted; the peer and the ratio that is wanted, or
+        a target of its own. A ratio above 1 says that ours is better, whatever the unit."""
+        less = unit in LESS
+        if share is None and limit and value:
+            share = limit / value if less else value / limit
+        if ratio is None and peer_value and value:
+            ratio = peer_value / value if less else value / peer_value
+        met = []
+        if limit_want is not None and share is not None:
+            met.append(share >= limit_want)
+        if want is not None and ratio is not None:
+            met.append(ratio >= want)
+        if target is not None:
+            met.append(value <= target if less else value >= target)
+        made = {"row": name, "value": value, "unit": unit, "limit": limit, "share_of_limit": share,
+                "share_wanted": limit_want, "peer": peer, "peer_value": peer_value, "ratio": ratio, "ratio_wanted": want,
+                "target": target, "met": all(met) if met else None, "note": note}
+        self.rows.append(made)
+        print(f"  {name}: {number(value)} {unit}" + (f", {peer} {number(peer_value)}: {ratio:.2f}x" if ratio else ""),
+              file=sys.stderr, flush=True)
+        return made
+
+    def skip(self, name, why):
+        self.rows.append({"row": name, "skipped": why})
+        print(f"  {name}: skipped: {why}", file=sys.stderr, flush=True)
+
+
+def number(value):
+    if value is None:
+        return ""
+    return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def table(rows):
+    """Prints the rows side by side; what is missed is marked."""
+    width = max([len(r["row"]) for r in rows] + [3])
+    print(f"{'row':<{width}} {'ours':>10} {'unit':<9} {'limit':>9} {'share':>6} {'want':>5}  {'peer':<26} {'its':>10} "
+          f"{'ratio':>7} {'want':>5}")
+    share = lambda v: "" if v is None else f"{100 * v:.0f} %"
+    ratio = lambda v: "" if v is None else f"{v:.2f}"
+    for r in rows:
+        if "skipped" in r:
+            print(f"{r['row']:<{width}} skipped: {r['skipped']}")
+            continue
+        want = ratio(r["ratio_wanted"])
+        if r["target"] is not None:
+            want = ("<=" if r["unit"] in LESS else ">=") + number(r["target"])
+        verdict = {True: "met", False: "MISSED", None: ""}[r["met"]]
+        print(f"{r['row']:<{width}} {number(r['value']):>10} {r['unit']:<9} {number(r['limit']):>9} "
+              f"{share(r['share_of_limit']):>6} {share(r['share_wanted']):>5}  {r['peer'] or '':<26} "
+              f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>5} {verdict}"
+              + (f"  ({r['note']})" if r["note"] else ""))
+
+
+def json_lines(text):
+    rows = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            rows.append(value)
+    return rows
+
+
+def run_lines(command, env=None, timeout=1800):
+    """(JSON objects that a command printed, one a line; why it failed or None). What it started ends with it."""
+    words = [str(word) for word in command]
+    try:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(env or {})}, start_new_session=True, preexec_fn=end_with_parent)
+    except OSError as error:
+        return [], str(error)
+    try:
+        out, problems = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return [], f"{pathlib.Path(words[0]).name} took longer than {timeout} s"
+    finally:
+        end_group(process)
+    rows = json_lines(out)
+    if process.returncode != 0:
+        return rows, (problems.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
+    return rows, None
+
+
+def must(command, what, env=None, timeout=1800, cwd=None):
+    """The output of a command that has to succeed; Skip with its last words otherwise."""
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout, cwd=cwd,
+                              env={**os.environ, **(env or {})}, preexec_fn=end_with_parent)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Skip(f"{what}: {error}") from error
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines() or [f"ended with {done.returncode}"]
+        raise Skip(f"{what}: {words[-1]}")
+    return done.stdout
+
+
+def end_with_parent():
+    """In a child before exec: SIGKILL when the runner ends, however it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def end_group(process):
+    """SIGTERM, then SIGKILL, to a child and all that it has started."""
+    for number_, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, number_)
+        except (ProcessLookupError, PermissionError):
+            pass
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            continue
+        # The leader is gone; a group that still exists has others in it.
+        try:
+            os.killpg(process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def nice():
+    """Words before a command that keep other work from disturbing it, where that is allowed."""
+    return ["nice", "-n", "-10"] if os.geteuid() == 0 else []
+
+
+def pinned(cpus):
+    return [*nice(), "taskset", "-c", ",".join(map(str, cpus))]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def exclusive(work):
+    """One comparison at a time uses the work folder; the lock lives as long as what is returned."""
+    work.mkdir(parents=True, exist_ok=True)
+    lock = open(work / "lock", "w", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise Skip(f"{work} is in use by another comparison") from error
+    return lock
+
+
+def get(port, path="/health", body=None, timeout=120):
+    """(status, bytes) of a request to a local server; status 0 when it does not answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        if body is None:
+            connection.request("GET", path)
+        else:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException):
+        return 0, b""
+    finally:
+        connection.close()
+
+
+class Servers:
+    """Servers in the background; leaving the `with` block ends them all."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="tandem-bench-")
+        self.running = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.running):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.running:
+            end_group(process)
+        self.folder.cleanup()
+
+    def start(self, command, cpus, env=None):
+        log = pathlib.Path(self.folder.name) / f"{len(self.running)}.log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen([*pinned(cpus), *map(str, command)], stdout=out, stderr=subprocess.STDOUT,
+                                       env={**os.environ, **(env or {})}, start_new_session=True,
+                                       preexec_fn=end_with_parent)
+        process.log = log
+        self.running.append(process)
+        return process
+
+    def ours(self, ctx, program, *arguments, cpus=None, env=None):
+        """One of our programs on a port of the system's choice; a started one has .ports once it is ready."""
+        port_file = pathlib.Path(self.folder.name) / f"{len(self.running)}.ports"
+        process = self.start([ctx.bin / program, *arguments, "--port", "0", "--port-file", port_file],
+                             cpus or ctx.cpus, env)
+        process.port_file = port_file
+        return process
+
+    @staticmethod
+    def last_words(process):
+        lines = process.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "no output"
+
+    def ready(self, process, seconds=180, port=None, path="/health"):
+        """Waits until it answers 200; returns its port."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise Skip(f"a server ended with {process.returncode}: {self.last_words(process)}")
+            if port is None and process.port_file.exists():
+                process.ports = json.loads(process.port_file.read_text())
+                port = process.ports["port"]
+            if port is not None and get(port, path, timeout=2)[0] == 200:
+                return port
+            time.sleep(0.01)
+        raise Skip(f"a server did not become ready: {self.last_words(process)}")
+
+
+def stop(process):
+    """Ends one server before the others."""
+    process.send_signal(signal.SIGTERM)
+    end_group(process)
+
+
+def memory_mib(pid, field="VmRSS"):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def median(values):
+    return statistics.median(values) if values else None
