@@ -106,6 +106,8 @@ def compare(parts, args, report, output):
                 raise Skip("../shared/bench is not here")
             lock = lock or exclusive(WORK)
             PARTS[part].measure(ctx)
+            if not ctx.rows:
+                ctx.skip(only or part, "there is no such row")
         except Skip as why:
             ctx.skip(part, str(why))
         report["parts"][part] = {"only": only, "seconds": round(time.monotonic() - begin, 1), "rows": ctx.rows,
