@@ -9,6 +9,9 @@
 // the command runs beside the load.
 #include "bench/router/fake_worker.h"
 #include "bench/router/http_load.h"
+#include "common/async/io_pool.h"
+#include "common/base/clock.h"
+#include "common/rpc/session_client.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -23,7 +26,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -32,6 +37,7 @@
 
 namespace {
 
+using namespace tandem;         // NOLINT: a program
 using namespace tandem::bench;  // NOLINT: a program
 
 constexpr int kPromptTokens = 450;
@@ -196,6 +202,62 @@ std::string chat_body(int max_tokens, std::size_t bytes, bool stream) {
          R"(,"messages":[{"role":"user","content":")" + text_of(bytes) + R"("}]})";
 }
 
+/// One request after the other on a session, as the router sends them: what of its added latency is
+/// the worker's gRPC server and the way there.
+class SessionLatency final : public rpc::SessionClientHandler {
+ public:
+  void on_hello(rpc::WorkerInfo&& /*info*/) override { answered_.set_value(); }
+
+  void on_step(std::vector<core::TokenEvent>&& /*events*/, const core::Load& /*load*/) override {
+    answered_.set_value();
+  }
+
+  void on_tick(const core::Load& /*load*/) override {}
+
+  void on_rejected(core::RequestId /*id*/,
+                   std::uint32_t /*attempt*/,
+                   const Status& /*why*/) override {}
+
+  void on_flushed(const Status& /*result*/) override {}
+
+  void on_closed(const Status& /*status*/) override {}
+
+  /// The median round trip; the handler is `self`.
+  static double p50_us(const std::shared_ptr<SessionLatency>& self, int grpc_port) {
+    async::IoPool io(1, "session");
+    rpc::SessionClient::Options options;
+    options.io = &io;
+    options.client.address = "127.0.0.1:" + std::to_string(grpc_port);
+    options.router_incarnation = 1;
+    std::future<void> answer = self->next();
+    const auto client = rpc::SessionClient::open(options, self);
+    if (!client.ok()) return 0;
+    answer.wait();
+    rpc::Submission submission;
+    submission.request.sampling.max_new_tokens = kWholeTokens;
+    submission.request.input_ids.assign(kPromptTokens, 300);
+    std::vector<double> times;
+    for (std::uint64_t i = 1; i <= 3000; ++i) {
+      submission.request.id = core::RequestId{i};
+      answer = self->next();
+      const Time began = steady_clock().now();
+      if (!(*client)->submit(submission).ok()) return 0;
+      answer.wait();
+      times.push_back(static_cast<double>((steady_clock().now() - began).ns) / 1e3);
+    }
+    std::ranges::sort(times);
+    return times[times.size() / 2];
+  }
+
+ private:
+  std::future<void> next() {
+    answered_ = std::promise<void>();
+    return answered_.get_future();
+  }
+
+  std::promise<void> answered_;
+};
+
 class Bench {
  public:
   Bench(Options options, std::string self)
@@ -334,6 +396,9 @@ class Bench {
       load.port = worker.http_port;
       direct = std::min(direct, run_http_load(load).p50_us);
     }
+    const double session =
+        SessionLatency::p50_us(std::make_shared<SessionLatency>(), worker.grpc_port);
+    print("session_p50", "round_robin", 1, session, "us", std::nullopt, {});
     print("direct_p50", "round_robin", 1, direct, "us", std::nullopt, {});
     print("added_p50", "round_robin", 1, through.p50_us - direct, "us", 20, through);
   }

@@ -3,6 +3,7 @@
 #include "common/async/io_pool.h"
 #include "common/base/random.h"
 #include "common/http/server.h"
+#include "common/rpc/library.h"
 #include "common/rpc/server.h"
 #include "common/rpc/session.h"
 
@@ -183,6 +184,7 @@ int run_fake_worker(int step_us, int whole_max) {
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  const rpc::Library library;
   auto server = rpc::Server::start(
       {.listen_address = "127.0.0.1:0"},
       {rpc::make_session_service(std::make_shared<FakeWorker>(step_us, whole_max))});

@@ -13,6 +13,7 @@
 #include "common/serve/process.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -279,6 +280,8 @@ Status start(Program& program) {
   });
   if (!waited.ok()) return hopeless->get().ok() ? waited : hopeless->get();
   TANDEM_TRY(open_door(program));
+  // Reading the tokenizer has left free memory behind that nothing here will need again.
+  ::malloc_trim(0);
   if (args.server.port_file)
     TANDEM_TRY(serve::write_port_file(*args.server.port_file, program.ports));
   obs::info("ready",
