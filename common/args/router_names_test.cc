@@ -155,6 +155,7 @@ const std::map<std::string, std::string>& reviewed_differences() {
       {"host",
        "an argument of the schema, whose default for all programs is 127.0.0.1: nothing is open to "
        "the network unless somebody says so"},
+      {"eviction-interval", "another name of eviction-interval-secs, whose default is 60"},
       {"policy",
        "the default is computed: --load-balance-method, an argument of the schema, means the same"},
   };
