@@ -74,18 +74,7 @@ struct Bf16Int4Tile {
         step<2, R, P>(four + 2 * R, raw, acc);
         step<3, R, P>(four + 3 * R, raw, acc);
       }
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        Vec scale;
-        Vec zero;
-        V::load_pairs(group + static_cast<std::size_t>(p) * block.panel_bytes, &scale, &zero);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          float* total = totals + (r * P + p) * 16;
-          const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
-          V::store(total, V::fma(V::broadcast(x_sums[g * R + r]), zero, scaled));
-        }
-      }
+      Int4Tile<V>::template add_group<R, P>(group, block.panel_bytes, x_sums + g * R, acc, totals);
     }
 #pragma GCC unroll 32
     for (int i = 0; i < R * P; ++i)

@@ -198,6 +198,27 @@ struct Int4Tile {
     return left < kInt4Group ? left : kInt4Group;
   }
 
+  /// A group's chains and sums of x to totals[(r * P + p) * 16 + lane], with its scales and zeros.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void add_group(const std::byte* group,
+                                                              std::size_t panel_bytes,
+                                                              const float* x_sums,
+                                                              const Vec (&acc)[R][P],
+                                                              float* totals) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      Vec scale;
+      Vec zero;
+      V::load_pairs(group + static_cast<std::size_t>(p) * panel_bytes, &scale, &zero);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        float* total = totals + (r * P + p) * 16;
+        const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
+        V::store(total, V::fma(V::broadcast(x_sums[r]), zero, scaled));
+      }
+    }
+  }
+
   /// Rows as for floats, and behind them the sums of x per group: [group][rows of the tile].
   static void pack(const LinearBlock& block) {
     Linear<V>::pack_rows(block);
@@ -238,18 +259,7 @@ struct Int4Tile {
                    bytes_ahead<V, P>((g + 1) * kInt4GroupBytes, block.panel_bytes),
                    {ahead.from + g * kGroupLines * ahead.step, ahead.step},
                    acc);
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        Vec scale;
-        Vec zero;
-        V::load_pairs(group + static_cast<std::size_t>(p) * block.panel_bytes, &scale, &zero);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          float* total = totals + (r * P + p) * 16;
-          const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
-          V::store(total, V::fma(V::broadcast(x_sums[g * R + r]), zero, scaled));
-        }
-      }
+      add_group<R, P>(group, block.panel_bytes, x_sums + g * R, acc, totals);
     }
 #pragma GCC unroll 32
     for (int i = 0; i < R * P; ++i)
