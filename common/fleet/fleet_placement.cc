@@ -10,6 +10,10 @@ namespace {
 // What a turn cuts from the tree of prefixes: some 0.2 ms.
 constexpr std::size_t kPrefixesPerTurn = 2048;
 
+// Blocks of a prompt that are looked up and remembered, which takes a step for each worker that has
+// them: behind so many, hardly two prompts part.
+constexpr std::size_t kPrefixBlocksMax = 2048;
+
 }  // namespace
 
 void Fleet::tend_prefixes(Time now) {
@@ -65,8 +69,12 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
   demand.tokens =
       static_cast<std::int64_t>(request.input_ids.size()) + request.sampling.max_new_tokens;
   demand.excluded = excluded;
-  if (!by_prefix()) return choose(demand);
+  const auto up = std::ranges::count_if(
+      workers_, [](const auto& entry) { return entry.second.state == State::kUp; });
+  // One worker, or one pair, leaves nothing to choose.
+  if (!by_prefix() || up < (options_.disaggregated ? 3 : 2)) return choose(demand);
   prefixes_.keys_of(request.input_ids, keys_);
+  if (keys_.size() > kPrefixBlocksMax) keys_.resize(kPrefixBlocksMax);
   demand.prefix = keys_;
   const auto chosen = choose(demand);
   if (chosen) {

@@ -293,6 +293,14 @@ bool Connection::process_body() {
   return false;
 }
 
+bool ServerCore::run_large(std::function<void()>&& task) {
+  const std::lock_guard lock(mutex);
+  if (draining.load()) return false;
+  if (!large) large = std::make_unique<async::IoPool>(options.large_threads, "large");
+  large->post(std::move(task));
+  return true;
+}
+
 void Connection::dispatch() {
   phase_ = Phase::kHandling;
   disarm();
@@ -301,6 +309,13 @@ void Connection::dispatch() {
                                              request_.version_minor >= 1,
                                              framing_.keep_alive);
   exchange_ = exchange;
+  if (request_.body.size() > core_->options.large_body_bytes) {
+    const auto request = std::make_shared<Request>(std::move(request_));
+    request_ = Request();
+    auto task = [core = core_, request, exchange] { core->handler(std::move(*request), exchange); };
+    if (!core_->run_large(task)) task();
+    return;
+  }
   core_->handler(std::move(request_), std::move(exchange));
   request_ = Request();
 }

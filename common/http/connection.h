@@ -2,6 +2,7 @@
 // handler's ResponseWriter queues. Private to room http.
 #pragma once
 
+#include "common/async/io_pool.h"
 #include "common/http/server.h"
 
 #include <boost/asio/io_context.hpp>
@@ -64,8 +65,14 @@ struct ServerCore {
   Handler handler;
   std::atomic<bool> draining{false};
 
-  // Guards `connections`, which strands of all connections and the server's owner change.
+  /// Runs `task` on a thread for large requests. False, and `task` is untouched, while the server
+  /// ends. Any thread.
+  bool run_large(std::function<void()>&& task);
+
+  // Guards `connections` and `large`, which strands of all connections and the server's owner
+  // change.
   std::mutex mutex;
+  std::unique_ptr<async::IoPool> large;  ///< taken out, and ended, by the server's owner
   std::condition_variable empty;
   std::unordered_map<const Connection*, std::weak_ptr<Connection>> connections;
 

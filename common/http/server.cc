@@ -124,7 +124,9 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     });
     for (const auto& connection : snapshot())
       connection->drain();
-    if (wait_until_empty(timeout)) return;
+    const bool empty = wait_until_empty(timeout);
+    end_large();
+    if (empty) return;
     for (const auto& connection : snapshot())
       connection->close_now();
     // Bounded, because a pool that has been stopped already closes nothing any more.
@@ -135,6 +137,13 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     for (const auto& connection : snapshot())
       connection->discard_tasks();
     core_->ready->clear();
+  }
+
+  /// Waits for what runs there; what has not begun is dropped.
+  void end_large() {
+    std::unique_ptr<async::IoPool> large;
+    const std::lock_guard lock(core_->mutex);
+    large.swap(core_->large);
   }
 
   [[nodiscard]] std::size_t connection_count() const {

@@ -67,6 +67,11 @@ struct ServerOptions {
   std::size_t max_connections = 4096;
   std::size_t write_ahead_bytes = 64 * 1024;
   std::size_t write_buffer_bytes = 4 * 1024 * 1024;
+  /// A request with a longer body is handled on threads of its own (made when the first one comes),
+  /// so that what it takes, the tokens of megabytes of text say, holds up no other connection and
+  /// nothing else that runs on the pool.
+  std::size_t large_body_bytes = 64 * 1024;
+  int large_threads = 1;
   Duration header_timeout = seconds(10);  ///< from the first byte of a request to its empty line
   Duration body_timeout = seconds(60);
   Duration idle_timeout = seconds(75);   ///< between requests, and before the first byte
@@ -84,7 +89,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  /// `pool` must outlive the server. `handler` runs on I/O threads, concurrently for different
+  /// `pool` must outlive the server. `handler` runs on I/O threads, or on those of large requests,
+  /// concurrently for different
   /// connections, one request at a time for one connection.
   Server(async::IoPool& pool, ServerOptions options, Handler handler);
   /// stop().

@@ -80,6 +80,43 @@ TEST(Server, WriteDeadlineEndsAReaderThatTakesNothing) {
   gone.get_future().wait();
 }
 
+// More of them at once than the pool has threads.
+TEST(Server, LargeRequestsHoldUpNobodyElse) {
+  std::promise<void> small_answered;
+  const std::shared_future<void> answered(small_answered.get_future());
+  ServerOptions options;
+  options.large_body_bytes = 100;
+  options.large_threads = 2;
+  std::atomic<int> waiting = 0;
+  Fixture fixture(
+      [&](Request&& request, std::shared_ptr<ResponseWriter> writer) {
+        if (request.body.size() > 100) {
+          waiting.fetch_add(1);
+          waiting.notify_all();
+          answered.wait();
+        }
+        writer->send(200, {}, std::to_string(request.body.size()));
+      },
+      std::move(options));
+  const auto post = [](std::size_t size) {
+    return "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(size) + "\r\n\r\n" +
+           std::string(size, 'x');
+  };
+  std::vector<std::unique_ptr<TestClient>> large;
+  for (std::size_t i = 0; i < 4; ++i) {
+    large.push_back(std::make_unique<TestClient>(fixture.port));
+    large.back()->send(post(101 + i));
+  }
+  for (int now = waiting.load(); now < 2; now = waiting.load())
+    waiting.wait(now);
+  TestClient small(fixture.port);
+  small.send(post(100));
+  EXPECT_EQ(small.read_response()->body, "100");
+  small_answered.set_value();
+  for (std::size_t i = 0; i < large.size(); ++i)
+    EXPECT_EQ(large[i]->read_response()->body, std::to_string(101 + i));
+}
+
 TEST(Server, DroppedWriterAnswers500AndCutsStreams) {
   Held held;
   Fixture fixture(held.handler());

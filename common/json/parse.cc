@@ -190,12 +190,13 @@ Result<Value> Parser::read_number() {
 void Parser::read_small_integers(Frame& frame) {
   constexpr std::size_t kDigitsMax = 9;
   const char* const end = text_.data() + text_.size();
-  if (frame.items.empty()) {
+  if (frame.items.empty() && !at_end() && is_digit(peek())) {
     // Room for all at once; further away than this, growing costs little beside the rest.
     constexpr std::size_t kAheadMax = 64 << 10;
     const std::string_view ahead = text_.substr(pos_, kAheadMax);
     const std::string_view items = ahead.substr(0, ahead.find(']'));
-    frame.items.reserve(static_cast<std::size_t>(std::count(items.begin(), items.end(), ',')) + 1);
+    const auto commas = static_cast<std::size_t>(std::count(items.begin(), items.end(), ','));
+    frame.items.reserve(std::min(commas + 1, options_.max_values - value_count_));
   }
   while (value_count_ < options_.max_values) {
     const char* at = text_.data() + pos_;

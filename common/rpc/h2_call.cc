@@ -155,6 +155,11 @@ Status H2Call::send(const google::protobuf::MessageLite& message) {
   const std::size_t held = outbox_.size() - outbox_done_ + out_.size() - out_done_;
   // One message goes whatever its size: the peer's limit decides about it.
   if (held > 0 && held + bytes > options_.queued_bytes_max) return refuse_slow_peer(held + bytes);
+  // A backlog that never quite goes must not keep what is gone.
+  if (outbox_done_ > kPutOffMax && outbox_done_ > outbox_.size() / 2) {
+    outbox_.erase(0, outbox_done_);
+    outbox_done_ = 0;
+  }
   outbox_.push_back('\0');  // not compressed
   for (int shift = 24; shift >= 0; shift -= 8)
     outbox_.push_back(static_cast<char>(bytes >> shift));
@@ -227,8 +232,10 @@ void H2Call::write() {
       waiting_ = true;
       boost::asio::post(strand_, [self = shared_from_this()] { self->wait_to_write(); });
     } else if (errno != EINTR) {
-      // Reading finds the end too, and what the peer said before it.
+      // Reading finds the end too, and what the peer said before it; also after an error of ours,
+      // which is not the connection's.
       open_ = false;
+      ::shutdown(socket_.native_handle(), SHUT_RDWR);
     }
   }
 }
@@ -236,9 +243,10 @@ void H2Call::write() {
 /// After what this pool thread has to do already, together with what comes until then: a system
 /// call and the peer's awakening cost more than all else about a request. At once on other threads.
 void H2Call::write_soon() {
-  if (put_off_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
   const auto pool = strand_.get_inner_executor();
-  if (put_off_ || !open_ || waiting_ || !pool.running_in_this_thread()) return write();
+  const bool here = pool.running_in_this_thread();
+  if (put_off_ && here && outbox_.size() - outbox_done_ < kPutOffMax) return;
+  if (put_off_ || !open_ || waiting_ || !here) return write();
   put_off_ = true;
   boost::asio::defer(pool, [self = shared_from_this()] {
     const std::lock_guard lock(self->mutex_);

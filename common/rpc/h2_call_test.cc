@@ -232,6 +232,8 @@ class H2CallTest : public ::testing::Test {
     options.address = peer.address();
     if (options.connect_timeout == ClientOptions().connect_timeout)
       options.connect_timeout = seconds(60);
+    // The peer of most tests answers no pings.
+    if (options.keepalive == ClientOptions().keepalive) options.keepalive = seconds(60);
     auto call = H2Call::make(options, "/tandem.v1.Session/Open", testing::io_pool(), ear);
     EXPECT_TRUE(call.ok());
     (*call)->start();
@@ -333,6 +335,37 @@ TEST_F(H2CallTest, NoMoreIsSentThanThereIsRoomFor) {
     got += data.payload;
   }
   EXPECT_EQ(got, wanted);
+}
+
+// A backlog that never quite goes: what is gone is not kept.
+TEST_F(H2CallTest, ABacklogIsSentInOrderHoweverLongItLasts) {
+  auto call = open();
+  std::string window;
+  append_number(window, kInitialWindow, 2);
+  append_number(window, 0, 4);
+  peer.say(frame(kSettings, 0, 0, window));
+  while (peer.next(kSettings).flags != kAck) {
+  }
+  const std::uint32_t room = 1000;
+  std::string wanted;
+  std::string got;
+  for (int i = 0; i < 300; ++i) {
+    v1::SessionUp up;
+    up.mutable_submit()->mutable_request()->set_client_id(
+        std::string(1000, static_cast<char>('a' + i % 26)));
+    wanted += message(up.SerializeAsString());
+    ASSERT_TRUE(call->send(up).ok());
+    peer.say(frame(kWindowUpdate, 0, kStream, number_text(room)));
+    peer.say(frame(kWindowUpdate, 0, 0, number_text(room)));
+    for (std::size_t taken = 0; taken < room;) {
+      const Seen data = peer.next(kData);
+      ASSERT_EQ(data.type, kData);
+      taken += data.payload.size();
+      got += data.payload;
+    }
+  }
+  EXPECT_EQ(got, wanted.substr(0, got.size()));
+  EXPECT_EQ(got.size(), 300U * room);
 }
 
 TEST_F(H2CallTest, WhatCannotBeSentIsBounded) {
@@ -445,10 +478,11 @@ TEST(H2CallEnds, EveryEndHasItsStatus) {
     SCOPED_TRACE(row.name);
     Peer peer;
     const auto ear = std::make_shared<Ear>();
-    const auto call = H2Call::make({.address = peer.address(), .connect_timeout = seconds(60)},
-                                   "/a/b",
-                                   testing::io_pool(),
-                                   ear);
+    const auto call = H2Call::make(
+        {.address = peer.address(), .connect_timeout = seconds(60), .keepalive = seconds(60)},
+        "/a/b",
+        testing::io_pool(),
+        ear);
     (*call)->start();
     peer.accept();
     (void)peer.next(kHeaders);

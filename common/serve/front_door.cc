@@ -106,6 +106,7 @@ Result<Ports> FrontDoor::listen() {
   io_ = std::make_shared<async::IoPool>(static_cast<int>(options_.http_threads), "http");
   http::ServerOptions server;
   server.limits.body_bytes = options_.max_body_bytes;
+  server.large_threads = static_cast<int>(options_.http_threads);
   server.admit = [gate = gate_](const http::Request& request) -> std::optional<http::Response> {
     const auto inside = gate->inside();
     return inside ? inside->admit(request) : starting(request);
