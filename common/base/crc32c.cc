@@ -107,19 +107,18 @@ struct Fold {
   std::uint64_t high;
 };
 
-// From here to pop_options: for machines that can_fold().
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")
+// Of what runs only on machines that can_fold(). On every function: clang knows no pragma for it.
+#define TANDEM_FOLD __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 
-inline __m512i fold_512(__m512i x, __m512i k, __m512i next) {
+TANDEM_FOLD inline __m512i fold_512(__m512i x, __m512i k, __m512i next) {
   return _mm512_clmulepi64_epi128(x, k, 0x00) ^ _mm512_clmulepi64_epi128(x, k, 0x11) ^ next;
 }
 
-inline __m128i fold_128(__m128i x, __m128i k, __m128i next) {
+TANDEM_FOLD inline __m128i fold_128(__m128i x, __m128i k, __m128i next) {
   return _mm_clmulepi64_si128(x, k, 0x00) ^ _mm_clmulepi64_si128(x, k, 0x11) ^ next;
 }
 
-inline __m512i broadcast(const Fold& fold) {
+TANDEM_FOLD inline __m512i broadcast(const Fold& fold) {
   const auto low = static_cast<long long>(fold.low);
   const auto high = static_cast<long long>(fold.high);
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
@@ -134,7 +133,7 @@ enum class Copy {
 };
 
 template <Copy kCopy>
-inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) {
+TANDEM_FOLD inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) {
   const __m512i bytes = _mm512_loadu_si512(p + at);
   if constexpr (kCopy == Copy::kPlain) _mm512_storeu_si512(out + at, bytes);
   if constexpr (kCopy == Copy::kStream)
@@ -144,10 +143,10 @@ inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) 
 
 /// 256 bytes a turn by carry-less products; copies to `out` on the way. At least one turn.
 template <Copy kCopy>
-std::uint32_t crc32c_fold(const unsigned char* p,
-                          std::size_t size,
-                          std::uint32_t crc,
-                          unsigned char* out) {
+TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
+                                      std::size_t size,
+                                      std::uint32_t crc,
+                                      unsigned char* out) {
   constexpr std::size_t kTurn = 256;
   constexpr std::size_t kVector = 64;
   static const Fold kFar(kTurn);
@@ -183,7 +182,7 @@ std::uint32_t crc32c_fold(const unsigned char* p,
   return ~crc32c_tail(p + at, size - at, static_cast<std::uint32_t>(c));
 }
 
-#pragma GCC pop_options
+#undef TANDEM_FOLD
 
 constexpr std::size_t kFoldMin = 256;
 

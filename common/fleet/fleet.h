@@ -182,6 +182,7 @@ class Fleet final : public core::Generator {
   balance::PrefixIndex prefixes_;  // by worker key, of all roles
   std::vector<std::uint64_t> keys_;
   bool trimming_ = false;
+  std::uint64_t prefix_trims_ = 0;  // how often that began
   Time trim_at_;
   FlightTable flights_;
   std::unordered_map<core::RequestId, core::EventSink> sinks_;

@@ -169,7 +169,7 @@ void Fleet::publish(Time now) {
   const FlightStats& stats = flights_.stats();
   next.router_json = fmt::format(
       R"({{"active":{},"queued":{},"started":{},"retried":{},"failed":{},"stale_events":{},"repeated_tokens":{},)"
-      R"("differing_tokens":{},"prefix_tokens":{}}})",
+      R"("differing_tokens":{},"prefix_tokens":{},"prefix_trims":{}}})",
       flights_.active_count(),
       queue_.size(),
       stats.started,
@@ -178,7 +178,8 @@ void Fleet::publish(Time now) {
       stats.stale_events,
       stats.repeated_tokens,
       stats.differing_tokens,
-      prefixes_.tokens());
+      prefixes_.tokens(),
+      prefix_trims_);
   const std::string why = missing.empty() ? "" : " (last error: " + missing + ")";
   if (options_.disaggregated) {
     if (!prefill)

@@ -20,6 +20,7 @@ void Fleet::tend_prefixes(Time now) {
   (void)prefixes_.sweep(kPrefixesPerTurn);
   if (now >= trim_at_) {
     trimming_ = true;
+    ++prefix_trims_;
     trim_at_ = now + options_.eviction_interval;
   }
   if (trimming_) trimming_ = !prefixes_.trim(kPrefixesPerTurn);
