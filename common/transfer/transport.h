@@ -140,8 +140,9 @@ Result<std::unique_ptr<KvTransport>> make_ucx_transport(PageMemory memory,
                                                         const UcxOptions& options);
 
 /// Sets the UCX_* variables that keep UCX from installing signal handlers, patching libc's memory
-/// functions and logging, each unless the user has set it. Called by make_ucx_transport, before UCX
-/// is loaded; setenv is not safe beside other threads, so programs call it first thing in main.
+/// functions and logging, each unless the user has set it, and the sizes over TCP on which peers
+/// have to agree. Called by make_ucx_transport, before UCX is loaded; setenv is not safe beside
+/// other threads, so programs call it first thing in main.
 void tame_ucx();
 
 }  // namespace tandem::transfer

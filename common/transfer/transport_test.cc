@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -254,6 +257,21 @@ TEST_P(Transport, LeavesNothingBehind) {
   EXPECT_LE(entries("/proc/self/fd"), fds);
   EXPECT_LE(entries("/proc/self/task"), threads);
   EXPECT_LE(entries("/dev/shm"), shm);
+}
+
+/// A peer whose pieces are longer than the buffer here would overflow it.
+TEST(TransportSettings, TcpSizesAreTheSameEverywhere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has not tamed UCX yet
+  const auto same = [] {
+    ::setenv("UCX_TCP_TX_SEG_SIZE", "8k", 1);
+    ::setenv("UCX_TCP_RX_SEG_SIZE", "8k", 1);
+    ::setenv("UCX_LOG_LEVEL", "info", 1);
+    tame_ucx();
+    return std::getenv("UCX_TCP_TX_SEG_SIZE") == std::string("256k") &&
+           std::getenv("UCX_TCP_RX_SEG_SIZE") == std::string("256k") &&
+           std::getenv("UCX_LOG_LEVEL") == std::string("info");
+  };
+  EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
