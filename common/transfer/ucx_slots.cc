@@ -78,7 +78,9 @@ UcxTransport::Endpoint* UcxTransport::endpoint_of(std::uint32_t address_crc) {
   return nullptr;
 }
 
-void UcxTransport::send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes) {
+ucs_status_t UcxTransport::send_note(Endpoint& endpoint,
+                                     unsigned id,
+                                     std::vector<std::byte> bytes) {
   Note& note = notes_.emplace_back();
   note.owner = this;
   note.self = std::prev(notes_.end());
@@ -89,8 +91,9 @@ void UcxTransport::send_note(Endpoint& endpoint, unsigned id, std::vector<std::b
   param.user_data = &note;
   ucs_status_ptr_t posted =
       ucp_am_send_nbx(endpoint.ep, id, note.bytes.data(), note.bytes.size(), nullptr, 0, &param);
-  // A note that cannot be sent is lost with its endpoint, which UCX reports by itself.
-  if (!UCS_PTR_IS_PTR(posted)) notes_.erase(note.self);
+  if (UCS_PTR_IS_PTR(posted)) return UCS_INPROGRESS;
+  notes_.erase(note.self);
+  return UCS_PTR_RAW_STATUS(posted);
 }
 
 void UcxTransport::on_note_sent(void* request, ucs_status_t /*status*/, void* user_data) {
@@ -106,21 +109,19 @@ void UcxTransport::offer_slots(Endpoint& endpoint) {
   const SlotOfferBytes bytes = encode(slots_.offer(own_crc_));
   send_note(endpoint, kSlotOfferId, {bytes.begin(), bytes.end()});
   const auto early = early_offers_.find(endpoint.address_crc);
-  if (early == early_offers_.end()) return;
-  accept_slots(endpoint, early->second);
-  early_offers_.erase(early);
+  if (early != early_offers_.end()) accept_slots(endpoint, early->second);
 }
 
 void UcxTransport::offer_arrived(std::span<const std::byte> message) {
   const std::optional<SlotOffer> offer = decode_slot_offer(message);
   if (!offer || !share_slots_) return;
-  if (Endpoint* endpoint = endpoint_of(offer->from); endpoint != nullptr) {
+  // Kept also when it is accepted now: the endpoint may be about to be replaced, and the peer
+  // offers once. Those of peers that are gone are not worth keeping.
+  if (early_offers_.size() >= kEarlyOffersMax && !early_offers_.contains(offer->from))
+    early_offers_.clear();
+  early_offers_[offer->from] = *offer;
+  if (Endpoint* endpoint = endpoint_of(offer->from); endpoint != nullptr)
     accept_slots(*endpoint, *offer);
-  } else {
-    // Those of peers that we never connected to are not worth keeping.
-    if (early_offers_.size() >= kEarlyOffersMax) early_offers_.clear();
-    early_offers_[offer->from] = *offer;
-  }
 }
 
 /// Peers on other machines, or in containers of their own, fail here: they keep to the network.
@@ -159,7 +160,8 @@ void UcxTransport::post_in_slot(Endpoint& endpoint, SendRequest& request, std::u
   std::vector<std::byte> message(bytes.size());
   std::memcpy(message.data(), bytes.data(), bytes.size());
   append(message, {.from = own_crc_, .slot = slot, .serial = use.serial});
-  send_note(endpoint, kSlotUnitId, std::move(message));
+  const ucs_status_t status = send_note(endpoint, kSlotUnitId, std::move(message));
+  if (UCS_STATUS_IS_ERR(status)) slot_send_ended(slot, status);
 }
 
 void UcxTransport::slot_done_arrived(std::span<const std::byte> message) {
@@ -232,14 +234,21 @@ void UcxTransport::slot_unit_arrived(std::span<const std::byte> message) {
   const auto header = decode_unit_header(message.data(), kUnitHeaderBytes);
   const SlotUse use = use_at(message.data() + kUnitHeaderBytes);
   Endpoint* endpoint = endpoint_of(use.from);
-  if (!header.ok() || header->payload_bytes() > kSlotBytes || use.slot >= kSlotCount ||
-      endpoint == nullptr || endpoint->slots == nullptr) {
+  if (endpoint == nullptr || use.slot >= kSlotCount) {
     ++counting_.bad_headers;
     return;
   }
+  // Whatever becomes of the unit, its slot is answered for: the sender waits for nothing else.
   Landing landing;
-  if (admit(*header, landing))
-    landed(landing, scatter_crc(memory_, landing, endpoint->slots->slot(use.slot)));
+  if (!header.ok() || header->payload_bytes() > kSlotBytes) {
+    ++counting_.bad_headers;
+  } else if (admit(*header, landing)) {
+    if (endpoint->slots != nullptr) {
+      landed(landing, scatter_crc(memory_, landing, endpoint->slots->slot(use.slot)));
+    } else {
+      receive_failed(landing);
+    }
+  }
   std::vector<std::byte> answer;
   append(answer, {.from = own_crc_, .slot = use.slot, .serial = use.serial});
   send_note(*endpoint, kSlotDoneId, std::move(answer));

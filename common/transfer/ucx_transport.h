@@ -172,7 +172,8 @@ class UcxTransport final : public KvTransport {
   void drop_slot_sends(Endpoint& endpoint);
   void slot_send_ended(std::uint32_t slot, ucs_status_t status);
   void free_slot(std::uint32_t slot);
-  void send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
+  /// An error: nothing was sent. What fails later is lost with the endpoint, which UCX reports.
+  ucs_status_t send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
   static void on_note_sent(void* request, ucs_status_t status, void* user_data);
   Endpoint* endpoint_of(std::uint32_t address_crc);
   void slot_unit_arrived(std::span<const std::byte> message);
@@ -212,7 +213,7 @@ class UcxTransport final : public KvTransport {
   std::array<InSlot, kSlotCount> in_slot_;
   std::uint32_t next_serial_ = 0;
   std::deque<SendRequest> waiting_;  ///< for a slot
-  /// Of peers that have connected before we did, by address.
+  /// By address, also of peers that have connected before we did. A transport's never changes.
   std::map<std::uint32_t, SlotOffer> early_offers_;
   TransportStats counting_;
   // Guards the copy of the counters that other threads read.
