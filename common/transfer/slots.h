@@ -58,6 +58,8 @@ class SlotMemory {
 
   void give(std::uint32_t index) { free_.push_back(index); }
 
+  [[nodiscard]] std::size_t free_count() const { return free_.size(); }
+
  private:
   int fd_ = -1;
   std::byte* base_ = nullptr;

@@ -219,6 +219,72 @@ TEST(TransportSlots, ReceiverThatConnectsAgainStillAnswers) {
   EXPECT_TRUE(landed->crc_ok);
 }
 
+/// Connects another receiver to the sender as `peer`, and waits until units go to it in slots.
+void add_receiver(Node& sender, Node& receiver, std::uint64_t peer) {
+  sender.transport->connect(peer, receiver.transport->address());
+  receiver.transport->connect(1, sender.transport->address());
+  ASSERT_TRUE(sender.next<PeerConnectedEvent>());
+  ASSERT_TRUE(receiver.next<PeerConnectedEvent>());
+  const std::uint64_t before = sender.transport->stats().sent_in_slots;
+  const Time deadline = steady_clock().now() + seconds(20);
+  while (sender.transport->stats().sent_in_slots == before && steady_clock().now() < deadline) {
+    sender.transport->send(
+        {.peer = peer, .header = unit_header(sender.memory, 0, 0, 1), .source_pages = {0}});
+    ASSERT_TRUE(sender.next<SendDoneEvent>());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_GT(sender.transport->stats().sent_in_slots, before);
+}
+
+/// Two peers that do not go on hold every slot between them; a third is served all the same.
+TEST(TransportSlots, StoppedPeersDelayNobodyElse) {
+  constexpr std::uint32_t kPages = 16;
+  const Node::Options options{.back_end = BackEnd::kUcx, .pages = kPages};
+  Node live(options);
+  Node stopped(options);
+  Pair pair(options);  // the sender, and the other that stops
+  ASSERT_GT(pair.in_slots(), 0U);
+  add_receiver(pair.sender, stopped, 3);
+  add_receiver(pair.sender, live, 4);
+  const auto name = test_name(6000);
+  std::vector<std::uint32_t> pages(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    pages[i] = i;
+  for (Node* node : {&pair.receiver, &stopped, &live})
+    node->transport->open_landing(name, 0, pages);
+  const auto send_all = [&](std::uint64_t peer) {
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      UnitHeader header = unit_header(pair.sender.memory, unit, unit, 1);
+      header.name = name;
+      pair.sender.transport->send({.peer = peer, .header = header, .source_pages = {unit}});
+    }
+  };
+  {
+    // Their progress threads stand still when their first unit has landed, before it is answered.
+    const std::scoped_lock hold(pair.receiver.mutex, stopped.mutex);
+    send_all(2);
+    send_all(3);
+    send_all(4);
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      const auto landed = live.next<UnitLandedEvent>();
+      ASSERT_TRUE(landed.has_value()) << unit;
+      EXPECT_TRUE(landed->crc_ok);
+    }
+  }
+  for (std::uint32_t unit = 0; unit < 3 * kPages; ++unit) {
+    const auto done = pair.sender.next<SendDoneEvent>();
+    ASSERT_TRUE(done.has_value()) << unit;
+    EXPECT_TRUE(done->status.ok());
+  }
+  for (Node* node : {&pair.receiver, &stopped}) {
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      const auto landed = node->next<UnitLandedEvent>();
+      ASSERT_TRUE(landed.has_value()) << unit;
+      EXPECT_EQ(landed->header.unit, unit);  // none overtakes another
+    }
+  }
+}
+
 /// More units than slots: each ends once, none waits for ever; a disconnect ends the rest.
 TEST(TransportSlots, MoreUnitsThanSlots) {
   constexpr std::uint32_t kPages = 64;

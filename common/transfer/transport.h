@@ -129,7 +129,7 @@ struct UcxOptions {
   /// Spin this long for the next event before sleeping.
   Duration spin = microseconds(20);
   /// --disaggregation-ib-device: UCX_NET_DEVICES; empty leaves it to UCX and its environment.
-  std::string net_devices;
+  std::string net_devices = {};
   /// Units at least this long use rendezvous (0: UCX's own choice).
   std::uint64_t rendezvous_bytes = 0;
 };

@@ -62,7 +62,7 @@ struct SizeRow {
   std::vector<std::uint32_t> landing;
 };
 
-TEST_P(Transport, MovesUnitsOfAllSizes) {
+void move_units_of_all_sizes(const Node::Options& options) {
   const SizeRow rows[] = {
       {"one small page", 64, 1, {0}, {5}},
       {"odd size", 1001, 2, {1, 0}, {3, 9}},
@@ -73,7 +73,7 @@ TEST_P(Transport, MovesUnitsOfAllSizes) {
   };
   for (const SizeRow& row : rows) {
     SCOPED_TRACE(row.name);
-    Node::Options o = options();
+    Node::Options o = options;
     o.page_bytes = row.page_bytes;
     Pair pair(o);
     for (std::uint32_t i = 0; i < row.unit_pages; ++i)
@@ -94,6 +94,15 @@ TEST_P(Transport, MovesUnitsOfAllSizes) {
     pair.receiver.transport->close_landing(test_name());
     EXPECT_TRUE(pair.receiver.next<LandingClosedEvent>());
   }
+}
+
+TEST_P(Transport, MovesUnitsOfAllSizes) {
+  move_units_of_all_sizes(options());
+}
+
+/// Over TCP units are sent whole unless rendezvous is asked for.
+TEST(TransportRendezvous, MovesUnitsOfAllSizesOverTcp) {
+  move_units_of_all_sizes({.back_end = BackEnd::kUcxTcp, .rendezvous_bytes = 1});
 }
 
 TEST_P(Transport, PartsOfPagesLandSeparately) {

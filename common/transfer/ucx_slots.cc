@@ -4,6 +4,7 @@
 #include "common/base/failpoint.h"
 #include "common/transfer/ucx_transport.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem::transfer {
@@ -175,7 +176,7 @@ void UcxTransport::slot_done_arrived(std::span<const std::byte> message) {
 
 void UcxTransport::slot_send_ended(std::uint32_t slot, ucs_status_t status) {
   const InSlot ended = std::exchange(in_slot_[slot], {});
-  slots_.give(slot);
+  free_slot(slot);
   SendDoneEvent event{ended.name, ended.unit, ok_status(), ended.crc};
   if (status == UCS_OK) {
     ++counting_.sent_units;
@@ -189,37 +190,39 @@ void UcxTransport::slot_send_ended(std::uint32_t slot, ucs_status_t status) {
 }
 
 void UcxTransport::free_slot(std::uint32_t slot) {
+  slot_user_[slot] = nullptr;
   slots_.give(slot);
 }
 
-/// Outside UCX's callbacks: units that found no free slot.
+/// To put together what goes over the network: the other half stays for units in slots.
+std::optional<std::uint32_t> UcxTransport::take_network_slot() {
+  return slots_.free_count() > kSlotCount / 2 ? slots_.take() : std::nullopt;
+}
+
+/// Outside UCX's callbacks: units that had to wait, each peer's in order.
 void UcxTransport::send_waiting() {
-  while (!waiting_.empty()) {
-    const std::optional<std::uint32_t> slot = slots_.take();
-    if (!slot) return;
-    slots_.give(*slot);
-    SendRequest request = std::move(waiting_.front());
-    waiting_.pop_front();
-    handle(request);
+  for (const auto& [peer, endpoint] : peers_) {
+    std::deque<SendRequest>& waiting = endpoint->waiting;
+    while (!waiting.empty() && endpoint->failure == UCS_OK && post(*endpoint, waiting.front()))
+      waiting.pop_front();
   }
 }
 
-/// What the peer of a lost endpoint has not answered ends with an error; what waits for a slot too.
+/// What the peer of a lost endpoint has not answered ends with an error; what waits too.
 /// The peer may still read such a slot while it is used again: the CRC tells it.
 void UcxTransport::drop_slot_sends(Endpoint& endpoint) {
   for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
     if (in_slot_[slot].endpoint == &endpoint) slot_send_ended(slot, UCS_ERR_CANCELED);
-  std::deque<SendRequest> others;
-  for (SendRequest& request : std::exchange(waiting_, {})) {
-    if (request.peer != endpoint.peer) {
-      others.push_back(std::move(request));
-      continue;
-    }
+  // The next endpoint may lie at this address; what is still sent over the network frees its slot.
+  std::replace(slot_user_.begin(),
+               slot_user_.end(),
+               static_cast<const Endpoint*>(&endpoint),
+               static_cast<const Endpoint*>(nullptr));
+  for (const SendRequest& request : std::exchange(endpoint.waiting, {})) {
     ++counting_.send_errors;
     sink_(SendDoneEvent{
         request.header.name, request.header.unit, ucx_error("send", UCS_ERR_CANCELED), 0});
   }
-  waiting_ = std::move(others);
   endpoint.slots.reset();
   endpoint.maps_slots = false;
 }
