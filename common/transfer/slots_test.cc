@@ -7,10 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -67,8 +73,34 @@ TEST(Slots, WhatIsPutInIsReadByThePeerAndNotWritable) {
   std::memset(mine.slot(3), 0x42, kSlotBytes);
   const auto theirs = PeerSlots::open(mine.offer(1));
   ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+  EXPECT_TRUE(mine.shareable());
   EXPECT_EQ(std::memcmp((*theirs)->slot(3), mine.slot(3), kSlotBytes), 0);
   EXPECT_EQ(permissions((*theirs)->slot(3)), "r--s");
+}
+
+/// From now on memfd_create is refused to this process, as in a sandbox.
+bool refuse_memfd() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{.len = std::size(filter), .filter = filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(Slots, WithoutASharedFileTheyAreTheProcesssOwn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the filter stays with the process
+  const auto works = [] {
+    if (!refuse_memfd() || ::memfd_create("refused", MFD_CLOEXEC) >= 0) return false;
+    SlotMemory mine;
+    if (!mine.create().ok() || mine.shareable()) return false;
+    std::memset(mine.slot(kSlotCount - 1), 0x42, kSlotBytes);
+    return mine.take().has_value() && !PeerSlots::open(mine.offer(1)).ok();
+  };
+  EXPECT_EXIT(::_exit(works() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Slots, EachIsTakenOnce) {
@@ -125,6 +157,9 @@ TEST(Slots, ObeyUcxTls) {
                               {"rc_verbs,tcp", false},
                               {"^tcp", true},
                               {"^posix,sysv", false},
+                              {"mm,tcp", true},
+                              {"^mm", false},
+                              {"^shm", false},
                               {"tcp,smx", false}};
   for (const TlsRow& row : kRows)
     EXPECT_EQ(slots_allowed(row.variable), row.allowed) << (row.variable ? row.variable : "unset");
