@@ -105,21 +105,36 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
                                  39999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
-    for (const bool read_soon : {true, false}) {
+    EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1, size)) << size;
+    using Copy = std::uint32_t (*)(void*, const void*, std::size_t, std::uint32_t);
+    const Copy copies[] = {
+        [](void* out, const void* in, std::size_t n, std::uint32_t crc) {
+          return crc32c_copy(out, in, n, crc, true);
+        },
+        [](void* out, const void* in, std::size_t n, std::uint32_t crc) {
+          return crc32c_copy(out, in, n, crc, false);
+        },
+        crc32c_copy_in_pieces,
+    };
+    const std::uint32_t before = crc32c_portable(data.data(), 1);
+    for (const Copy copy : copies) {
       // To a multiple of 64 and beside one.
       for (const std::size_t offset : {64U, 65U}) {
         std::vector<unsigned char> memory(size + 192, 0xEE);
         unsigned char* out = memory.data() + offset;
         out -= reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
-        EXPECT_EQ(whole, crc32c_copy(out, data.data() + 1, size, 0, read_soon)) << size;
+        EXPECT_EQ(whole, copy(out, data.data() + 1, size, 0)) << size;
         EXPECT_TRUE(std::equal(out, out + size, data.data() + 1)) << size;
         EXPECT_EQ(out[-1], 0xEE);
         EXPECT_EQ(out[size], 0xEE) << size;
+        EXPECT_EQ(crc32c_portable(data.data(), size + 1), copy(out, data.data() + 1, size, before))
+            << size;
       }
     }
     const std::size_t cut = size / 3;
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;
+    EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1 + cut, size - cut, first)) << size;
     EXPECT_EQ(whole, crc32c_combine(first, crc32c(data.data() + 1 + cut, size - cut), size - cut))
         << size;
   }

@@ -176,10 +176,15 @@ TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
   std::uint64_t halves[2];
   std::memcpy(halves, &x, sizeof halves);
   const std::uint64_t c = _mm_crc32_u64(_mm_crc32_u64(0, halves[0]), halves[1]);
-  if constexpr (kCopy != Copy::kNone) std::memcpy(out + at, p + at, size - at);
+  const unsigned char* rest = p + at;
+  if constexpr (kCopy != Copy::kNone) {
+    // Of the copy: the source may be memory that another process writes to.
+    std::memcpy(out + at, rest, size - at);
+    rest = out + at;
+  }
   // Streamed bytes are there for other threads only after this.
   if constexpr (kCopy == Copy::kStream) _mm_sfence();
-  return ~crc32c_tail(p + at, size - at, static_cast<std::uint32_t>(c));
+  return ~crc32c_tail(rest, size - at, static_cast<std::uint32_t>(c));
 }
 
 #undef TANDEM_FOLD
@@ -208,6 +213,12 @@ std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
 #if defined(__x86_64__)
   if (size >= kFoldMin && can_fold())
     return crc32c_fold<Copy::kNone>(static_cast<const unsigned char*>(data), size, crc, nullptr);
+#endif
+  return crc32c_unfolded(data, size, crc);
+}
+
+std::uint32_t crc32c_unfolded(const void* data, std::size_t size, std::uint32_t crc) {
+#if defined(__x86_64__)
   static const bool kHardware = __builtin_cpu_supports("sse4.2") != 0;
   if (kHardware) return crc32c_sse42(static_cast<const unsigned char*>(data), size, crc);
 #endif
@@ -225,6 +236,13 @@ std::uint32_t crc32c_copy(
                   : crc32c_fold<Copy::kPlain>(from, size, crc, to);
   }
 #endif
+  return crc32c_copy_in_pieces(out, data, size, crc);
+}
+
+std::uint32_t crc32c_copy_in_pieces(void* out,
+                                    const void* data,
+                                    std::size_t size,
+                                    std::uint32_t crc) {
   // In pieces that are still in the cache when their CRC is taken.
   constexpr std::size_t kPiece = 16384;
   for (std::size_t at = 0; at < size; at += kPiece) {

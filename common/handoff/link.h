@@ -23,7 +23,8 @@ enum class Role : std::uint8_t {
 /// One connection of the pair stream, numbered by the caller; numbers are never reused.
 using StreamId = Id<struct StreamTag, std::uint64_t>;
 
-inline constexpr std::uint32_t kHandoffVersion = 1;
+/// 2: the data path's pieces over TCP are 256 KiB, which a peer of version 1 cannot receive.
+inline constexpr std::uint32_t kHandoffVersion = 2;
 
 /// First message each way on a pair stream.
 struct HelloMessage {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace tandem::transfer {
 
@@ -19,6 +20,8 @@ namespace {
 constexpr std::size_t kTokenAt = kSlotCount * kSlotBytes;
 constexpr std::size_t kMemoryBytes = kTokenAt + 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+/// MFD_NOEXEC_SEAL: without it vm.memfd_noexec = 2 refuses the file.
+constexpr unsigned kNoExecSeal = 0x8;
 constexpr std::string_view kMark = "TKS1";
 constexpr const char* kName = "tandem-kv-slots";
 constexpr std::string_view kLinkName = "/memfd:tandem-kv-slots";
@@ -53,6 +56,18 @@ struct Descriptor {
   int fd;
 };
 
+/// An unnamed file for the slots that can neither shrink nor grow; -1 where there is none.
+int sealed_file() {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  Descriptor file(::memfd_create(kName, kFlags | kNoExecSeal));
+  // Linux before 6.3 does not know the flag.
+  if (file.fd < 0 && errno == EINVAL) file.fd = ::memfd_create(kName, kFlags);
+  if (file.fd < 0 || ::ftruncate(file.fd, kMemoryBytes) != 0 ||
+      ::fcntl(file.fd, F_ADD_SEALS, kSeals) != 0)
+    return -1;
+  return std::exchange(file.fd, -1);
+}
+
 }  // namespace
 
 SlotOfferBytes encode(const SlotOffer& offer) {
@@ -85,11 +100,17 @@ SlotMemory::~SlotMemory() {
 }
 
 Status SlotMemory::create() {
-  fd_ = ::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd_ < 0) return failed("memfd_create");
-  if (::ftruncate(fd_, kMemoryBytes) != 0) return failed("ftruncate");
-  if (::fcntl(fd_, F_ADD_SEALS, kSeals) != 0) return failed("F_ADD_SEALS");
-  void* base = ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  void* base = MAP_FAILED;
+  {
+    // Refused where a sandbox or vm.memfd_noexec says so: then the slots are this process's alone.
+    Descriptor file(sealed_file());
+    if (file.fd >= 0)
+      base = ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+    if (base != MAP_FAILED) fd_ = std::exchange(file.fd, -1);
+  }
+  if (base == MAP_FAILED)
+    base =
+        ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return failed("mmap");
   base_ = static_cast<std::byte*>(base);
   // Where the system gives them; without them only the first use of a page is slower.
@@ -126,7 +147,9 @@ Result<std::unique_ptr<PeerSlots>> PeerSlots::open(const SlotOffer& offer) {
   if (length < 0) return failed(path.c_str());
   if (!std::string_view(target.data(), static_cast<std::size_t>(length)).starts_with(kLinkName))
     return unavailable("slots: " + path + " is not a peer's slots");
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Should it be something else by now, a pipe for one, opening it neither blocks nor does
+  // anything.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.fd < 0) return failed(path.c_str());
   // Sealed: it cannot become shorter while it is read here, which would be a SIGBUS.
   const int seals = ::fcntl(file.fd, F_GET_SEALS);
@@ -152,11 +175,11 @@ bool slots_allowed(const char* ucx_tls) {
   if (ucx_tls == nullptr) return true;
   const std::string_view chosen = ucx_tls;
   for (const std::string_view name :
-       {"all", "shm", "sm", "posix", "sysv", "cma", "knem", "xpmem"}) {
+       {"all", "shm", "sm", "mm", "posix", "sysv", "cma", "knem", "xpmem"}) {
     for (std::size_t at = chosen.find(name); at != std::string_view::npos;
          at = chosen.find(name, at + 1)) {
       const std::size_t end = at + name.size();
-      const bool whole = (at == 0 || chosen[at - 1] == ',') &&
+      const bool whole = (at == 0 || chosen[at - 1] == ',' || chosen[at - 1] == '^') &&
                          (end == chosen.size() || chosen[end] == ',' || chosen[end] == ':');
       if (whole) return !chosen.starts_with('^');
     }

@@ -46,8 +46,11 @@ class SlotMemory {
   SlotMemory& operator=(const SlotMemory&) = delete;
   ~SlotMemory();
 
-  /// Called once. The memory is touched when slots are used.
+  /// Called once. The memory is touched when slots are used. unavailable when there is no memory.
   Status create();
+
+  /// False where the system gives no such file: peers cannot map these slots.
+  [[nodiscard]] bool shareable() const { return fd_ >= 0; }
 
   [[nodiscard]] std::byte* slot(std::uint32_t index) const { return base_ + index * kSlotBytes; }
 
@@ -57,6 +60,8 @@ class SlotMemory {
   std::optional<std::uint32_t> take();
 
   void give(std::uint32_t index) { free_.push_back(index); }
+
+  [[nodiscard]] std::size_t free_count() const { return free_.size(); }
 
  private:
   int fd_ = -1;

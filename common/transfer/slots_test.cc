@@ -1,19 +1,28 @@
 #include "common/transfer/slots.h"
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/transfer/transport_test_support.h"
 
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <string>
+#include <thread>
 
 namespace tandem::transfer {
 namespace {
@@ -64,8 +73,34 @@ TEST(Slots, WhatIsPutInIsReadByThePeerAndNotWritable) {
   std::memset(mine.slot(3), 0x42, kSlotBytes);
   const auto theirs = PeerSlots::open(mine.offer(1));
   ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+  EXPECT_TRUE(mine.shareable());
   EXPECT_EQ(std::memcmp((*theirs)->slot(3), mine.slot(3), kSlotBytes), 0);
   EXPECT_EQ(permissions((*theirs)->slot(3)), "r--s");
+}
+
+/// From now on memfd_create is refused to this process, as in a sandbox.
+bool refuse_memfd() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{.len = std::size(filter), .filter = filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(Slots, WithoutASharedFileTheyAreTheProcesssOwn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the filter stays with the process
+  const auto works = [] {
+    if (!refuse_memfd() || ::memfd_create("refused", MFD_CLOEXEC) >= 0) return false;
+    SlotMemory mine;
+    if (!mine.create().ok() || mine.shareable()) return false;
+    std::memset(mine.slot(kSlotCount - 1), 0x42, kSlotBytes);
+    return mine.take().has_value() && !PeerSlots::open(mine.offer(1)).ok();
+  };
+  EXPECT_EXIT(::_exit(works() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Slots, EachIsTakenOnce) {
@@ -122,6 +157,9 @@ TEST(Slots, ObeyUcxTls) {
                               {"rc_verbs,tcp", false},
                               {"^tcp", true},
                               {"^posix,sysv", false},
+                              {"mm,tcp", true},
+                              {"^mm", false},
+                              {"^shm", false},
                               {"tcp,smx", false}};
   for (const TlsRow& row : kRows)
     EXPECT_EQ(slots_allowed(row.variable), row.allowed) << (row.variable ? row.variable : "unset");
@@ -153,13 +191,15 @@ struct Pair {
 
   /// Units through slots, once the two know each other: the offer and its answer take a moment.
   std::uint64_t in_slots() {
-    std::uint32_t generation = 0;
-    for (int tries = 0; tries < 500; ++tries) {
-      EXPECT_TRUE(move(0, ++generation));
-      if (const std::uint64_t count = sender.transport->stats().sent_in_slots; count > 0)
-        return count;
+    const Time deadline = steady_clock().now() + seconds(20);
+    std::uint64_t count = 0;
+    for (std::uint32_t generation = 1; count == 0 && steady_clock().now() < deadline;
+         ++generation) {
+      EXPECT_TRUE(move(0, generation));
+      count = sender.transport->stats().sent_in_slots;
+      if (count == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return 0;
+    return count;
   }
 
   Node sender;
@@ -192,6 +232,92 @@ TEST(TransportSlots, DamageIsSeen) {
   ASSERT_TRUE(failpoint::configure("").ok());
   EXPECT_TRUE(pair.move(3, 2001));
   EXPECT_EQ(pair.receiver.transport->stats().bad_crc, 1U);
+}
+
+/// The peer has offered its slots once, to the endpoint before the one that it is known by now. The
+/// old one stays open, so that nothing else tells the sender.
+TEST(TransportSlots, ReceiverThatConnectsAgainStillAnswers) {
+  Pair pair({.back_end = BackEnd::kUcx});
+  ASSERT_GT(pair.in_slots(), 0U);
+  pair.receiver.transport->connect(0, pair.sender.transport->address());
+  ASSERT_TRUE(pair.receiver.next<PeerConnectedEvent>());
+  const auto name = test_name(3000);
+  pair.receiver.transport->open_landing(name, 0, {7});
+  UnitHeader header = unit_header(pair.sender.memory, 0, 0, 1);
+  header.name = name;
+  pair.sender.transport->send({.peer = 2, .header = header, .source_pages = {4}});
+  const auto done = pair.sender.next<SendDoneEvent>();
+  ASSERT_TRUE(done.has_value());
+  EXPECT_TRUE(done->status.ok()) << done->status.message();
+  const auto landed = pair.receiver.next<UnitLandedEvent>();
+  ASSERT_TRUE(landed.has_value());
+  EXPECT_TRUE(landed->crc_ok);
+}
+
+/// Connects another receiver to the sender as `peer`, and waits until units go to it in slots.
+void add_receiver(Node& sender, Node& receiver, std::uint64_t peer) {
+  sender.transport->connect(peer, receiver.transport->address());
+  receiver.transport->connect(1, sender.transport->address());
+  ASSERT_TRUE(sender.next<PeerConnectedEvent>());
+  ASSERT_TRUE(receiver.next<PeerConnectedEvent>());
+  const std::uint64_t before = sender.transport->stats().sent_in_slots;
+  const Time deadline = steady_clock().now() + seconds(20);
+  while (sender.transport->stats().sent_in_slots == before && steady_clock().now() < deadline) {
+    sender.transport->send(
+        {.peer = peer, .header = unit_header(sender.memory, 0, 0, 1), .source_pages = {0}});
+    ASSERT_TRUE(sender.next<SendDoneEvent>());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_GT(sender.transport->stats().sent_in_slots, before);
+}
+
+/// Two peers that do not go on hold every slot between them; a third is served all the same.
+TEST(TransportSlots, StoppedPeersDelayNobodyElse) {
+  constexpr std::uint32_t kPages = 16;
+  const Node::Options options{.back_end = BackEnd::kUcx, .pages = kPages};
+  Node live(options);
+  Node stopped(options);
+  Pair pair(options);  // the sender, and the other that stops
+  ASSERT_GT(pair.in_slots(), 0U);
+  add_receiver(pair.sender, stopped, 3);
+  add_receiver(pair.sender, live, 4);
+  const auto name = test_name(6000);
+  std::vector<std::uint32_t> pages(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    pages[i] = i;
+  for (Node* node : {&pair.receiver, &stopped, &live})
+    node->transport->open_landing(name, 0, pages);
+  const auto send_all = [&](std::uint64_t peer) {
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      UnitHeader header = unit_header(pair.sender.memory, unit, unit, 1);
+      header.name = name;
+      pair.sender.transport->send({.peer = peer, .header = header, .source_pages = {unit}});
+    }
+  };
+  {
+    // Their progress threads stand still when their first unit has landed, before it is answered.
+    const std::scoped_lock hold(pair.receiver.mutex, stopped.mutex);
+    send_all(2);
+    send_all(3);
+    send_all(4);
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      const auto landed = live.next<UnitLandedEvent>();
+      ASSERT_TRUE(landed.has_value()) << unit;
+      EXPECT_TRUE(landed->crc_ok);
+    }
+  }
+  for (std::uint32_t unit = 0; unit < 3 * kPages; ++unit) {
+    const auto done = pair.sender.next<SendDoneEvent>();
+    ASSERT_TRUE(done.has_value()) << unit;
+    EXPECT_TRUE(done->status.ok());
+  }
+  for (Node* node : {&pair.receiver, &stopped}) {
+    for (std::uint32_t unit = 0; unit < kPages; ++unit) {
+      const auto landed = node->next<UnitLandedEvent>();
+      ASSERT_TRUE(landed.has_value()) << unit;
+      EXPECT_EQ(landed->header.unit, unit);  // none overtakes another
+    }
+  }
 }
 
 /// More units than slots: each ends once, none waits for ever; a disconnect ends the rest.

@@ -129,7 +129,7 @@ struct UcxOptions {
   /// Spin this long for the next event before sleeping.
   Duration spin = microseconds(20);
   /// --disaggregation-ib-device: UCX_NET_DEVICES; empty leaves it to UCX and its environment.
-  std::string net_devices;
+  std::string net_devices = {};
   /// Units at least this long use rendezvous (0: UCX's own choice).
   std::uint64_t rendezvous_bytes = 0;
 };
@@ -140,8 +140,9 @@ Result<std::unique_ptr<KvTransport>> make_ucx_transport(PageMemory memory,
                                                         const UcxOptions& options);
 
 /// Sets the UCX_* variables that keep UCX from installing signal handlers, patching libc's memory
-/// functions and logging, each unless the user has set it. Called by make_ucx_transport, before UCX
-/// is loaded; setenv is not safe beside other threads, so programs call it first thing in main.
+/// functions and logging, each unless the user has set it, and the sizes over TCP on which peers
+/// have to agree. Called by make_ucx_transport, before UCX is loaded; setenv is not safe beside
+/// other threads, so programs call it first thing in main.
 void tame_ucx();
 
 }  // namespace tandem::transfer

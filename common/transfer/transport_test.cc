@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -59,7 +62,7 @@ struct SizeRow {
   std::vector<std::uint32_t> landing;
 };
 
-TEST_P(Transport, MovesUnitsOfAllSizes) {
+void move_units_of_all_sizes(const Node::Options& options) {
   const SizeRow rows[] = {
       {"one small page", 64, 1, {0}, {5}},
       {"odd size", 1001, 2, {1, 0}, {3, 9}},
@@ -70,7 +73,7 @@ TEST_P(Transport, MovesUnitsOfAllSizes) {
   };
   for (const SizeRow& row : rows) {
     SCOPED_TRACE(row.name);
-    Node::Options o = options();
+    Node::Options o = options;
     o.page_bytes = row.page_bytes;
     Pair pair(o);
     for (std::uint32_t i = 0; i < row.unit_pages; ++i)
@@ -91,6 +94,15 @@ TEST_P(Transport, MovesUnitsOfAllSizes) {
     pair.receiver.transport->close_landing(test_name());
     EXPECT_TRUE(pair.receiver.next<LandingClosedEvent>());
   }
+}
+
+TEST_P(Transport, MovesUnitsOfAllSizes) {
+  move_units_of_all_sizes(options());
+}
+
+/// Over TCP units are sent whole unless rendezvous is asked for.
+TEST(TransportRendezvous, MovesUnitsOfAllSizesOverTcp) {
+  move_units_of_all_sizes({.back_end = BackEnd::kUcxTcp, .rendezvous_bytes = 1});
 }
 
 TEST_P(Transport, PartsOfPagesLandSeparately) {
@@ -254,6 +266,21 @@ TEST_P(Transport, LeavesNothingBehind) {
   EXPECT_LE(entries("/proc/self/fd"), fds);
   EXPECT_LE(entries("/proc/self/task"), threads);
   EXPECT_LE(entries("/dev/shm"), shm);
+}
+
+/// A peer whose pieces are longer than the buffer here would overflow it.
+TEST(TransportSettings, TcpSizesAreTheSameEverywhere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has not tamed UCX yet
+  const auto same = [] {
+    ::setenv("UCX_TCP_TX_SEG_SIZE", "8k", 1);
+    ::setenv("UCX_TCP_RX_SEG_SIZE", "8k", 1);
+    ::setenv("UCX_LOG_LEVEL", "info", 1);
+    tame_ucx();
+    return std::getenv("UCX_TCP_TX_SEG_SIZE") == std::string("256k") &&
+           std::getenv("UCX_TCP_RX_SEG_SIZE") == std::string("256k") &&
+           std::getenv("UCX_LOG_LEVEL") == std::string("info");
+  };
+  EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All,

@@ -28,6 +28,7 @@ struct Node {
     std::uint64_t page_bytes = 4096;
     std::uint32_t parts = 1;
     unsigned char fill = 0;
+    std::uint64_t rendezvous_bytes = 0;
   };
 
   explicit Node(const Options& options)
@@ -43,9 +44,10 @@ struct Node {
       changed.notify_all();
     };
     if (options.back_end == BackEnd::kUcxTcp) ::setenv("UCX_TLS", "tcp,self", 1);
-    auto made = options.back_end == BackEnd::kInProcess
-                    ? make_inprocess_transport(memory, sink)
-                    : make_ucx_transport(memory, sink, UcxOptions{});
+    auto made =
+        options.back_end == BackEnd::kInProcess
+            ? make_inprocess_transport(memory, sink)
+            : make_ucx_transport(memory, sink, {.rendezvous_bytes = options.rendezvous_bytes});
     if (options.back_end == BackEnd::kUcxTcp) ::unsetenv("UCX_TLS");
     TANDEM_CHECK(made.ok(), made.status().message());
     transport = std::move(made).value();

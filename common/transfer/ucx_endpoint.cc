@@ -70,7 +70,9 @@ void UcxTransport::handle(Connect& command) {
   peers_[command.peer] = &endpoint;
   offer_slots(endpoint);
   const std::string lanes = lanes_of(endpoint.ep);
-  endpoint.only_tcp = only_tcp(lanes);
+  // A user, or an option, that asks for rendezvous has it.
+  endpoint.only_tcp = !lanes.empty() && only_tcp(lanes) && options_.rendezvous_bytes == 0 &&
+                      std::getenv("UCX_RNDV_THRESH") == nullptr;
   sink_(PeerConnectedEvent{command.peer, lanes});
 }
 
@@ -98,7 +100,10 @@ void UcxTransport::handle(SendRequest& request) {
         request.header.name, request.header.unit, unavailable("peer is not connected"), 0});
     return;
   }
-  post(*found->second, request);
+  Endpoint& endpoint = *found->second;
+  // Not before those of this peer that wait already.
+  if (!endpoint.waiting.empty() || !post(endpoint, request))
+    endpoint.waiting.push_back(std::move(request));
 }
 
 /// By force: what is in flight ends now, with an error, and the endpoint is never used again.

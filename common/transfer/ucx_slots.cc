@@ -4,6 +4,7 @@
 #include "common/base/failpoint.h"
 #include "common/transfer/ucx_transport.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem::transfer {
@@ -78,7 +79,9 @@ UcxTransport::Endpoint* UcxTransport::endpoint_of(std::uint32_t address_crc) {
   return nullptr;
 }
 
-void UcxTransport::send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes) {
+ucs_status_t UcxTransport::send_note(Endpoint& endpoint,
+                                     unsigned id,
+                                     std::vector<std::byte> bytes) {
   Note& note = notes_.emplace_back();
   note.owner = this;
   note.self = std::prev(notes_.end());
@@ -89,8 +92,9 @@ void UcxTransport::send_note(Endpoint& endpoint, unsigned id, std::vector<std::b
   param.user_data = &note;
   ucs_status_ptr_t posted =
       ucp_am_send_nbx(endpoint.ep, id, note.bytes.data(), note.bytes.size(), nullptr, 0, &param);
-  // A note that cannot be sent is lost with its endpoint, which UCX reports by itself.
-  if (!UCS_PTR_IS_PTR(posted)) notes_.erase(note.self);
+  if (UCS_PTR_IS_PTR(posted)) return UCS_INPROGRESS;
+  notes_.erase(note.self);
+  return UCS_PTR_RAW_STATUS(posted);
 }
 
 void UcxTransport::on_note_sent(void* request, ucs_status_t /*status*/, void* user_data) {
@@ -106,21 +110,19 @@ void UcxTransport::offer_slots(Endpoint& endpoint) {
   const SlotOfferBytes bytes = encode(slots_.offer(own_crc_));
   send_note(endpoint, kSlotOfferId, {bytes.begin(), bytes.end()});
   const auto early = early_offers_.find(endpoint.address_crc);
-  if (early == early_offers_.end()) return;
-  accept_slots(endpoint, early->second);
-  early_offers_.erase(early);
+  if (early != early_offers_.end()) accept_slots(endpoint, early->second);
 }
 
 void UcxTransport::offer_arrived(std::span<const std::byte> message) {
   const std::optional<SlotOffer> offer = decode_slot_offer(message);
   if (!offer || !share_slots_) return;
-  if (Endpoint* endpoint = endpoint_of(offer->from); endpoint != nullptr) {
+  // Kept also when it is accepted now: the endpoint may be about to be replaced, and the peer
+  // offers once. Those of peers that are gone are not worth keeping.
+  if (early_offers_.size() >= kEarlyOffersMax && !early_offers_.contains(offer->from))
+    early_offers_.clear();
+  early_offers_[offer->from] = *offer;
+  if (Endpoint* endpoint = endpoint_of(offer->from); endpoint != nullptr)
     accept_slots(*endpoint, *offer);
-  } else {
-    // Those of peers that we never connected to are not worth keeping.
-    if (early_offers_.size() >= kEarlyOffersMax) early_offers_.clear();
-    early_offers_[offer->from] = *offer;
-  }
 }
 
 /// Peers on other machines, or in containers of their own, fail here: they keep to the network.
@@ -159,7 +161,8 @@ void UcxTransport::post_in_slot(Endpoint& endpoint, SendRequest& request, std::u
   std::vector<std::byte> message(bytes.size());
   std::memcpy(message.data(), bytes.data(), bytes.size());
   append(message, {.from = own_crc_, .slot = slot, .serial = use.serial});
-  send_note(endpoint, kSlotUnitId, std::move(message));
+  const ucs_status_t status = send_note(endpoint, kSlotUnitId, std::move(message));
+  if (UCS_STATUS_IS_ERR(status)) slot_send_ended(slot, status);
 }
 
 void UcxTransport::slot_done_arrived(std::span<const std::byte> message) {
@@ -173,7 +176,7 @@ void UcxTransport::slot_done_arrived(std::span<const std::byte> message) {
 
 void UcxTransport::slot_send_ended(std::uint32_t slot, ucs_status_t status) {
   const InSlot ended = std::exchange(in_slot_[slot], {});
-  slots_.give(slot);
+  free_slot(slot);
   SendDoneEvent event{ended.name, ended.unit, ok_status(), ended.crc};
   if (status == UCS_OK) {
     ++counting_.sent_units;
@@ -187,37 +190,39 @@ void UcxTransport::slot_send_ended(std::uint32_t slot, ucs_status_t status) {
 }
 
 void UcxTransport::free_slot(std::uint32_t slot) {
+  slot_user_[slot] = nullptr;
   slots_.give(slot);
 }
 
-/// Outside UCX's callbacks: units that found no free slot.
+/// To put together what goes over the network: the other half stays for units in slots.
+std::optional<std::uint32_t> UcxTransport::take_network_slot() {
+  return slots_.free_count() > kSlotCount / 2 ? slots_.take() : std::nullopt;
+}
+
+/// Outside UCX's callbacks: units that had to wait, each peer's in order.
 void UcxTransport::send_waiting() {
-  while (!waiting_.empty()) {
-    const std::optional<std::uint32_t> slot = slots_.take();
-    if (!slot) return;
-    slots_.give(*slot);
-    SendRequest request = std::move(waiting_.front());
-    waiting_.pop_front();
-    handle(request);
+  for (const auto& [peer, endpoint] : peers_) {
+    std::deque<SendRequest>& waiting = endpoint->waiting;
+    while (!waiting.empty() && endpoint->failure == UCS_OK && post(*endpoint, waiting.front()))
+      waiting.pop_front();
   }
 }
 
-/// What the peer of a lost endpoint has not answered ends with an error; what waits for a slot too.
+/// What the peer of a lost endpoint has not answered ends with an error; what waits too.
 /// The peer may still read such a slot while it is used again: the CRC tells it.
 void UcxTransport::drop_slot_sends(Endpoint& endpoint) {
   for (std::uint32_t slot = 0; slot < kSlotCount; ++slot)
     if (in_slot_[slot].endpoint == &endpoint) slot_send_ended(slot, UCS_ERR_CANCELED);
-  std::deque<SendRequest> others;
-  for (SendRequest& request : std::exchange(waiting_, {})) {
-    if (request.peer != endpoint.peer) {
-      others.push_back(std::move(request));
-      continue;
-    }
+  // The next endpoint may lie at this address; what is still sent over the network frees its slot.
+  std::replace(slot_user_.begin(),
+               slot_user_.end(),
+               static_cast<const Endpoint*>(&endpoint),
+               static_cast<const Endpoint*>(nullptr));
+  for (const SendRequest& request : std::exchange(endpoint.waiting, {})) {
     ++counting_.send_errors;
     sink_(SendDoneEvent{
         request.header.name, request.header.unit, ucx_error("send", UCS_ERR_CANCELED), 0});
   }
-  waiting_ = std::move(others);
   endpoint.slots.reset();
   endpoint.maps_slots = false;
 }
@@ -232,14 +237,21 @@ void UcxTransport::slot_unit_arrived(std::span<const std::byte> message) {
   const auto header = decode_unit_header(message.data(), kUnitHeaderBytes);
   const SlotUse use = use_at(message.data() + kUnitHeaderBytes);
   Endpoint* endpoint = endpoint_of(use.from);
-  if (!header.ok() || header->payload_bytes() > kSlotBytes || use.slot >= kSlotCount ||
-      endpoint == nullptr || endpoint->slots == nullptr) {
+  if (endpoint == nullptr || use.slot >= kSlotCount) {
     ++counting_.bad_headers;
     return;
   }
+  // Whatever becomes of the unit, its slot is answered for: the sender waits for nothing else.
   Landing landing;
-  if (admit(*header, landing))
-    landed(landing, scatter_crc(memory_, landing, endpoint->slots->slot(use.slot)));
+  if (!header.ok() || header->payload_bytes() > kSlotBytes) {
+    ++counting_.bad_headers;
+  } else if (admit(*header, landing)) {
+    if (endpoint->slots != nullptr) {
+      landed(landing, scatter_crc(memory_, landing, endpoint->slots->slot(use.slot)));
+    } else {
+      receive_failed(landing);
+    }
+  }
   std::vector<std::byte> answer;
   append(answer, {.from = own_crc_, .slot = use.slot, .serial = use.serial});
   send_note(*endpoint, kSlotDoneId, std::move(answer));

@@ -109,7 +109,7 @@ Status UcxTransport::start() {
   TANDEM_TRY(make_context());
   TANDEM_TRY(make_worker());
   TANDEM_TRY(slots_.create());
-  share_slots_ = slots_allowed(std::getenv("UCX_TLS"));
+  share_slots_ = slots_.shareable() && slots_allowed(std::getenv("UCX_TLS"));
   TANDEM_TRY(handle_notes());
   unsigned major = 0;
   unsigned minor = 0;

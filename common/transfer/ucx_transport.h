@@ -72,12 +72,13 @@ class UcxTransport final : public KvTransport {
     ucp_ep_h ep = nullptr;
     ucs_status_t failure = UCS_OK;  ///< set by UCX's error callback
     std::list<Endpoint>::iterator self;
-    void* wiring = nullptr;            ///< a flush that ends when the lanes stand (or have failed)
-    void* close_request = nullptr;     ///< while a forced close is going on
-    std::uint32_t address_crc = 0;     ///< of the peer's address: how its slot messages name it
-    bool maps_slots = false;           ///< the peer reads our slots
-    bool only_tcp = false;             ///< UCX reaches the peer over nothing else
+    void* wiring = nullptr;         ///< a flush that ends when the lanes stand (or have failed)
+    void* close_request = nullptr;  ///< while a forced close is going on
+    std::uint32_t address_crc = 0;  ///< of the peer's address: how its slot messages name it
+    bool maps_slots = false;        ///< the peer reads our slots
+    bool only_tcp = false;  ///< UCX reaches the peer over nothing else, and may send units whole
     std::unique_ptr<PeerSlots> slots;  ///< the peer's, once it has offered them
+    std::deque<SendRequest> waiting;   ///< until a unit of this peer gives its slot back
   };
 
   /// A send in flight; owns what UCX reads until it has ended.
@@ -144,7 +145,8 @@ class UcxTransport final : public KvTransport {
   [[nodiscard]] static std::string lanes_of(ucp_ep_h ep);
 
   // Units (ucx_units.cc).
-  void post(Endpoint& endpoint, SendRequest& request);
+  /// False: nothing was done, the unit has to wait for one of the peer's own.
+  [[nodiscard]] bool post(Endpoint& endpoint, SendRequest& request);
   void post_network(Endpoint& endpoint, SendRequest& request, std::optional<std::uint32_t> slot);
   void send_ended(Send& send, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* user_data);
@@ -167,12 +169,14 @@ class UcxTransport final : public KvTransport {
   // Slots (ucx_slots.cc).
   void offer_slots(Endpoint& endpoint);
   void accept_slots(Endpoint& endpoint, const SlotOffer& offer);
+  std::optional<std::uint32_t> take_network_slot();
   void post_in_slot(Endpoint& endpoint, SendRequest& request, std::uint32_t slot);
   void send_waiting();
   void drop_slot_sends(Endpoint& endpoint);
   void slot_send_ended(std::uint32_t slot, ucs_status_t status);
   void free_slot(std::uint32_t slot);
-  void send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
+  /// An error: nothing was sent. What fails later is lost with the endpoint, which UCX reports.
+  ucs_status_t send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
   static void on_note_sent(void* request, ucs_status_t status, void* user_data);
   Endpoint* endpoint_of(std::uint32_t address_crc);
   void slot_unit_arrived(std::span<const std::byte> message);
@@ -210,9 +214,11 @@ class UcxTransport final : public KvTransport {
   bool share_slots_ = false;   ///< with peers that can map them
   SlotMemory slots_;
   std::array<InSlot, kSlotCount> in_slot_;
+  /// Whose unit is sent from each slot, in it or over the network; null also when that peer is
+  /// gone.
+  std::array<const Endpoint*, kSlotCount> slot_user_{};
   std::uint32_t next_serial_ = 0;
-  std::deque<SendRequest> waiting_;  ///< for a slot
-  /// Of peers that have connected before we did, by address.
+  /// By address, also of peers that have connected before we did. A transport's never changes.
   std::map<std::uint32_t, SlotOffer> early_offers_;
   TransportStats counting_;
   // Guards the copy of the counters that other threads read.

@@ -2,6 +2,7 @@
 #include "common/base/failpoint.h"
 #include "common/transfer/ucx_transport.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem::transfer {
@@ -33,22 +34,28 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
 }  // namespace
 
 /// Through a slot when the peer maps ours, or when pages that lie apart would go as a list: UCX
-/// sends those in many small pieces over TCP.
-void UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
+/// sends those in many small pieces over TCP. A peer that gives no slot back, because it is
+/// stopped, delays nobody but itself: it has at most half of them, and who finds none free, and has
+/// none to wait for, goes without.
+bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   const bool fits = request.header.payload_bytes() <= kSlotBytes;
   const bool apart = runs_of(memory_, request.header, request.source_pages).size() > 1;
   if (!fits || (!endpoint.maps_slots && !apart)) {
     post_network(endpoint, request, std::nullopt);
-    return;
+    return true;
   }
-  const std::optional<std::uint32_t> slot = slots_.take();
-  if (!slot) {
-    waiting_.push_back(std::move(request));
-  } else if (endpoint.maps_slots) {
+  const auto own = std::count(slot_user_.begin(), slot_user_.end(), &endpoint);
+  if (own >= kSlotCount / 2) return false;
+  const std::optional<std::uint32_t> slot =
+      endpoint.maps_slots ? slots_.take() : take_network_slot();
+  if (!slot && own > 0) return false;
+  if (slot) slot_user_[*slot] = &endpoint;
+  if (slot && endpoint.maps_slots) {
     post_in_slot(endpoint, request, *slot);
   } else {
     post_network(endpoint, request, slot);
   }
+  return true;
 }
 
 /// As an active message; its bytes from the pages, or put together in the slot.
@@ -82,7 +89,7 @@ void UcxTransport::post_network(Endpoint& endpoint,
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
-  if (endpoint.only_tcp) {
+  if (endpoint.only_tcp && send.iov.size() == 1) {
     // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -168,7 +175,7 @@ ucs_status_t UcxTransport::unit_arrived(const UnitHeader& header,
   receive.self = std::prev(receives_.end());
   receive.iov = iov_of(runs_of(memory_, header, landing.pages));
   // In one piece, if there is room: UCX receives lists in many small pieces over TCP.
-  if (receive.iov.size() > 1 && length <= kSlotBytes) receive.slot = slots_.take();
+  if (receive.iov.size() > 1 && length <= kSlotBytes) receive.slot = take_network_slot();
   if (receive.slot) receive.iov = {{slots_.slot(*receive.slot), length}};
   receive.landing = std::move(landing);
   const BufferArgs args = describe(receive.iov);

@@ -25,7 +25,13 @@ def namespaces():
         if check and done.returncode != 0:
             raise Skip(f"ip {words}: {done.stderr.strip()}")
 
-    remove = lambda: [ip(f"netns del {name}", check=False) for name in (SENDER, RECEIVER)]
+    def remove():
+        for name in (SENDER, RECEIVER):
+            ip(f"netns del {name}", check=False)
+        # Left here when a run ended before they were moved; deleting one end deletes both.
+        for link in ("tbv0", "tbv1"):
+            ip(f"link del {link}", check=False)
+
     remove()
     try:
         for name in (SENDER, RECEIVER):
