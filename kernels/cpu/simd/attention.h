@@ -15,9 +15,10 @@
 // each key once for 4 rows. Keys that a row does not see never enter its sums (not even times zero:
 // the memory behind them may hold NaN). Bound: decode reads K and V once; prefill is bound by FMAs.
 // Memory is fast only along runs of some KiB, and the keys of one head in a page are far from those
-// in the next: a token's tile takes many heads and goes through them a few positions at a time.
+// in the next: a token's tile takes many heads and goes through them in turn (key_rows.h).
 #pragma once
 
+#include "kernels/cpu/simd/key_rows.h"
 #include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
@@ -33,53 +34,27 @@ class Attention {
 
  private:
   using Vec = typename V::Vec;
-
-  /// Positions between a prefetch and its use by several tokens: some hundred nanoseconds of work
-  /// for two rows. Also into the next block.
-  static constexpr std::size_t kAhead = 64;
-
-  /// Positions that a token's heads go through in turn, at most and at least.
-  static constexpr std::size_t kStrideMost = 64;
-  static constexpr std::size_t kStrideLeast = 16;
-
-  /// Bytes between a prefetch and its use by one token, where a stride fills a page: the next
-  /// stride at least, which the hardware is about to follow.
-  static constexpr std::size_t kAheadBytesInPages = 4 * 1024;
-  /// Where it does not, memory needs longer, and these go to the second level.
-  static constexpr std::size_t kAheadBytesOfPages = 32 * 1024;
+  using Keys = KeyRows<V>;
+  using Range = typename Keys::Range;
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = kKeyBlock + 16;
-
-  struct Range {
-    std::size_t begin;
-    std::size_t end;
-  };
 
   explicit Attention(const AttentionTile& tile)
       : tile_(tile),
         rows_(tile.tokens * tile.kv_heads * tile.heads),
         dim_(tile.head_dim),
-        padded_dim_((tile.head_dim + 31) / 32 * 32) {
-    // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 pointers and 32 * 784 halves, under 320 KiB of
-    // the scratch.
-    auto* floats = reinterpret_cast<float*>(tile.scratch);
-    q_ = floats;
+        padded_dim_((tile.head_dim + 31) / 32 * 32),
+        keys_(tile,
+              reinterpret_cast<const std::byte**>(reinterpret_cast<float*>(tile.scratch) +
+                                                  kTileRows * (3 * padded_dim_ + kScoreStride))) {
+    // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 pointers, 32 * 784 halves: under 320 KiB.
+    q_ = reinterpret_cast<float*>(tile.scratch);
     merged_ = q_ + kTileRows * padded_dim_;
     part_ = merged_ + kTileRows * padded_dim_;
     scores_ = part_ + kTileRows * padded_dim_;
-    keys_ = reinterpret_cast<const std::byte**>(scores_ + kTileRows * kScoreStride);
-    ahead_ = keys_ + kKeyBlock + kAhead + 16;
-    q_pairs_ = reinterpret_cast<std::byte*>(ahead_ + kKeyBlock + 16);
+    q_pairs_ = reinterpret_cast<std::byte*>(keys_.row + Keys::kPointers);
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
-    stride_ = kStrideLeast;
-    while (stride_ < tile.page_size && stride_ < kStrideMost)
-      stride_ *= 2;
-    by_head_ = tile.page_size >= stride_;
-    const std::size_t bytes = by_head_ ? kAheadBytesInPages : kAheadBytesOfPages;
-    units_ahead_ = (bytes + stride_ * tile.row_bytes - 1) / (stride_ * tile.row_bytes);
-    for (std::size_t j = 0; j < kKeyBlock + 16; ++j)
-      ahead_[j] = tile.keys;
   }
 
   /// Whether this dtype goes by pairs.
@@ -100,12 +75,11 @@ class Attention {
     for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
       const Range block = {first > base ? first - base : 0,
                            last - base < kKeyBlock ? last - base : kKeyBlock};
-      find_keys(base,
-                {block.begin, last - base < kKeyBlock + kAhead ? last - base : kKeyBlock + kAhead});
+      keys_.find(base, block.begin, last);
       if (tile_.tokens == 1) {
         score_in_turn<D>(block, !started);
       } else {
-        ask_for_positions(block, 0);
+        keys_.aim_all(block, 0);
         score_head<D>({0, rows_}, 0, block);
       }
       started = true;
@@ -116,7 +90,7 @@ class Attention {
       if (tile_.tokens == 1) {
         sum_in_turn<D>(block);
       } else {
-        ask_for_positions(block, tile_.value_offset);
+        keys_.aim_all(block, tile_.value_offset);
         sum_head<D>({0, rows_}, 0, {0, kKeyBlock});
       }
       for (std::size_t row = 0; row < rows_; ++row)
@@ -130,10 +104,6 @@ class Attention {
     const std::size_t begin = range.begin > base ? range.begin - base : 0;
     const std::size_t end = range.end > base ? range.end - base : 0;
     return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
-  }
-
-  static Range overlap(Range a, Range b) {
-    return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
   }
 
   void load_queries() {
@@ -162,68 +132,31 @@ class Attention {
       V::store_bf16(q_pairs_ + i * 2, V::load(q_ + i));
   }
 
-  /// Of the block, and of the first positions behind it for prefetches.
-  void find_keys(std::size_t base, Range block) {
-    known_ = block.end;
-    std::size_t page = (base + block.begin) / tile_.page_size;
-    std::size_t slot = (base + block.begin) % tile_.page_size;
-    for (std::size_t j = block.begin; j < block.end;) {
-      const std::byte* row = tile_.keys +
-                             static_cast<std::size_t>(tile_.pages[page]) * tile_.page_stride_bytes +
-                             slot * tile_.row_bytes;
-      for (; slot < tile_.page_size && j < block.end; ++slot, ++j, row += tile_.row_bytes)
-        keys_[j] = row;
-      slot = 0;
-      ++page;
-    }
-    // Tiles of keys may reach over the end; what they compute there is not used.
-    for (std::size_t j = block.end; j < block.end + 16; ++j)
-      keys_[j] = keys_[block.end - 1];
-  }
-
-  /// Keys of the block, a stride of positions after another for each head in turn. `first`: nothing
-  /// was asked for before.
+  /// Keys of the block, unit by unit. `first`: nothing was asked for before.
   template <DType D>
   void score_in_turn(Range block, bool first) {
-    const std::size_t units = strides(block.end) * tile_.kv_heads;
-    std::size_t unit = block.begin / stride_ * tile_.kv_heads;
-    if (first) {
-      for (std::size_t i = 0; i < units_ahead_ && unit + i < units; ++i) {
-        ask_for_unit(block, 0, unit + i);
-        for (std::size_t j = 0; j < stride_; ++j) {
-          for (std::size_t at = 0; at < tile_.row_bytes; at += 64)
-            ask<1>(ahead_ + j, at);
-        }
-      }
-    }
-    for (; unit < units; ++unit) {
-      ask_for_unit(block, unit / tile_.kv_heads * stride_, unit + units_ahead_);
-      const std::size_t head = unit % tile_.kv_heads;
-      score_head<D>(rows_of(head), head * tile_.kv_head_stride, positions_of(block, unit));
+    if (first) keys_.ask_first(block);
+    for (std::size_t unit = keys_.first_unit(block); unit < keys_.units(block); ++unit) {
+      keys_.aim_from(block, unit, 0);
+      const std::size_t head = keys_.head_of(unit);
+      score_head<D>(rows_of(head), head * tile_.kv_head_stride, keys_.positions_of(block, unit));
     }
   }
 
   /// As score_in_turn, of the values.
   template <DType D>
   void sum_in_turn(Range block) {
-    const std::size_t units = strides(block.end) * tile_.kv_heads;
-    for (std::size_t unit = block.begin / stride_ * tile_.kv_heads; unit < units; ++unit) {
-      ask_for_unit(block, unit / tile_.kv_heads * stride_, units + unit + units_ahead_);
-      const std::size_t head = unit % tile_.kv_heads;
-      sum_head<D>(rows_of(head), head * tile_.kv_head_stride, positions_of(block, unit));
+    const std::size_t units = keys_.units(block);
+    for (std::size_t unit = keys_.first_unit(block); unit < units; ++unit) {
+      keys_.aim_from(block, unit, units);
+      const std::size_t head = keys_.head_of(unit);
+      sum_head<D>(rows_of(head), head * tile_.kv_head_stride, keys_.positions_of(block, unit));
     }
   }
-
-  [[nodiscard]] std::size_t strides(std::size_t end) const { return (end + stride_ - 1) / stride_; }
 
   /// Rows of one kv head of a token.
   [[nodiscard]] Range rows_of(std::size_t head) const {
     return {head * tile_.heads, (head + 1) * tile_.heads};
-  }
-
-  /// Positions of the block in the unit's stride.
-  [[nodiscard]] Range positions_of(Range block, std::size_t unit) const {
-    return overlap(block, {unit / tile_.kv_heads * stride_, (unit / tile_.kv_heads + 1) * stride_});
   }
 
   template <DType D>
@@ -246,36 +179,8 @@ class Attention {
     }
   }
 
-  /// Pages end the strides that the hardware follows, so the first rows of a tile ask for what
-  /// comes next, a line for each that they read: many at once would fill the queue of misses, and
-  /// nothing would be computed until they are there.
-  ///
-  /// For positions from `first` on: a unit of this block's keys, or, numbered behind these, of its
-  /// values, or behind those of the next block's keys. Rows come in the order of memory: by head
-  /// where a stride fills a page, and else by position.
-  void ask_for_unit(Range block, std::size_t first, std::size_t unit) {
-    const std::size_t units = strides(block.end) * tile_.kv_heads;
-    const std::size_t offset = unit >= units && unit < 2 * units ? tile_.value_offset : 0;
-    // Where a block follows, this one is whole: the next one's units go on from its last.
-    const std::size_t at = unit < units ? unit : unit - units;
-    const std::size_t from = at / tile_.kv_heads * stride_;
-    const std::size_t head = at % tile_.kv_heads;
-    for (std::size_t i = 0; i < stride_; ++i) {
-      const std::size_t row = head * stride_ + i;
-      const std::size_t position = from + (by_head_ ? i : row / tile_.kv_heads);
-      const std::size_t in = by_head_ ? head : row % tile_.kv_heads;
-      ahead_[first + i] = position < known_ ? keys_[position] + offset + in * tile_.kv_head_stride
-                                            : keys_[known_ - 1];
-    }
-  }
-
-  void ask_for_positions(Range block, std::size_t offset) {
-    for (std::size_t j = block.begin; j < block.end; ++j)
-      ahead_[j] = (j + kAhead < known_ ? keys_[j + kAhead] : keys_[known_ - 1]) + offset;
-  }
-
   /// R rows (of which those below `end` count) x C keys at a time, R * C = 16 sums. `offset`: from
-  /// the keys_ to this head's.
+  /// the rows of keys_ to this head's.
   template <DType D, int R, int C, bool kAsk>
   void score_rows(std::size_t row, std::size_t end, std::size_t offset, Range block) {
     constexpr auto kKeys = static_cast<std::size_t>(C);
@@ -298,8 +203,8 @@ class Attention {
                                                    std::size_t offset,
                                                    Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    const std::byte* const* keys = keys_ + position;
-    const std::byte* const* ahead = ahead_ + position;
+    const std::byte* const* keys = keys_.row + position;
+    const std::byte* const* ahead = keys_.ahead + position;
     Vec acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -311,7 +216,7 @@ class Attention {
     if constexpr (kPairs<D>) {
       const std::byte* pairs = q_pairs_ + (q - q_) * 2;
       for (; i + 32 <= dim_; i += 32) {
-        if constexpr (kAsk) ask<C>(ahead, i * 2);
+        if constexpr (kAsk) keys_.template ask<C>(ahead, i * 2);
         dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, 32, acc);
       }
       if (i < dim_) dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, dim_ - i, acc);
@@ -319,7 +224,7 @@ class Attention {
     }
     for (; i + 16 <= dim_; i += 16) {
       if constexpr (kAsk) {
-        if (i * kBytes % 64 == 0) ask<C>(ahead, i * kBytes);
+        if (i * kBytes % 64 == 0) keys_.template ask<C>(ahead, i * kBytes);
       }
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
@@ -349,21 +254,6 @@ class Attention {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c)
         sums[r * C + c] = acc[r][c];
-    }
-  }
-
-  /// For the line at byte `at` of the rows that C positions ask for.
-  template <int C>
-  inline __attribute__((always_inline)) void ask(const std::byte* const* ahead,
-                                                 std::size_t at) const {
-    if (by_head_) {
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        __builtin_prefetch(ahead[c] + at);
-    } else {
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        __builtin_prefetch(ahead[c] + at, 0, 2);
     }
   }
 
@@ -435,7 +325,7 @@ class Attention {
         row += 2;
       }
       if (row < rows.end) {
-        sum_row_pairs(row, row == rows.begin, offset, overlap(seen_[row], positions));
+        sum_row_pairs(row, row == rows.begin, offset, Keys::overlap(seen_[row], positions));
       }
       return;
     }
@@ -447,7 +337,7 @@ class Attention {
     }
     if (row < rows.end) {
       sum_keys<D, 1, V::kValueChunksOneRow>(
-          row, row == rows.begin, offset, overlap(seen_[row], positions));
+          row, row == rows.begin, offset, Keys::overlap(seen_[row], positions));
     }
   }
 
@@ -458,8 +348,8 @@ class Attention {
     Range seen[kRows];
     Range common = positions;
     for (std::size_t r = 0; r < kRows; ++r) {
-      seen[r] = overlap(seen_[row + r], positions);
-      common = overlap(common, seen[r]);
+      seen[r] = Keys::overlap(seen_[row + r], positions);
+      common = Keys::overlap(common, seen[r]);
     }
     if (common.begin >= common.end) {
       for (std::size_t r = 0; r < kRows; ++r)
@@ -481,8 +371,8 @@ class Attention {
     Range seen[kRows];
     Range common = {0, kKeyBlock};
     for (std::size_t r = 0; r < kRows; ++r) {
-      seen[r] = overlap(seen_[row + r], positions);
-      common = overlap(common, {(seen[r].begin + 1) / 2 * 2, seen[r].end / 2 * 2});
+      seen[r] = Keys::overlap(seen_[row + r], positions);
+      common = Keys::overlap(common, {(seen[r].begin + 1) / 2 * 2, seen[r].end / 2 * 2});
     }
     if (common.begin >= common.end) {
       for (std::size_t r = 0; r < kRows; ++r)
@@ -534,18 +424,18 @@ class Attention {
     }
     std::size_t j = keys.begin / 2 * 2;
     if (j < keys.begin) {
-      add_pair<R, C>(nullptr, keys_[j + 1] + offset, weights + j * 2, count, acc);
+      add_pair<R, C>(nullptr, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
     for (; j + 2 <= keys.end; j += 2) {
       if constexpr (kAsk) {
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c)
-          ask<2>(ahead_ + j, at * 2 + static_cast<std::size_t>(c) * 64);
+          keys_.template ask<2>(keys_.ahead + j, at * 2 + static_cast<std::size_t>(c) * 64);
       }
-      add_pair<R, C>(keys_[j] + offset, keys_[j + 1] + offset, weights + j * 2, count, acc);
+      add_pair<R, C>(keys_.row[j] + offset, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
     }
-    if (j < keys.end) add_pair<R, C>(keys_[j] + offset, nullptr, weights + j * 2, count, acc);
+    if (j < keys.end) add_pair<R, C>(keys_.row[j] + offset, nullptr, weights + j * 2, count, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -613,13 +503,13 @@ class Attention {
         acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
     }
     for (std::size_t j = keys.begin; j < keys.end; ++j) {
-      const std::byte* value = keys_[j] + offset;
+      const std::byte* value = keys_.row[j] + offset;
       Vec values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         const std::size_t line = static_cast<std::size_t>(c) * 16 * kBytes;
         if constexpr (kAsk) {
-          if (line % 64 == 0) ask<1>(ahead_ + j, at * kBytes + line);
+          if (line % 64 == 0) keys_.template ask<1>(keys_.ahead + j, at * kBytes + line);
         }
         if constexpr (kPart) {
           values[c] = Rows<V>::template load_part_as<D>(value, dim_ - at);
@@ -691,19 +581,13 @@ class Attention {
   std::size_t rows_;
   std::size_t dim_;
   std::size_t padded_dim_;
-  float* q_;       // [rows][padded_dim]
-  float* merged_;  // [rows][padded_dim], O
-  float* part_;    // [rows][padded_dim], o
-  float* scores_;  // [rows][kKeyBlock]
-  const std::byte**
-      keys_;  // [kKeyBlock + kAhead + 16], key row of each position of the block and on
-  const std::byte** ahead_;      // [kKeyBlock + 16], row that each position asks for
-  std::byte* q_pairs_;           // [rows][padded_dim] bf16
-  std::byte* weights_;           // [rows][kScoreStride] bf16
-  std::size_t known_ = 0;        // end of what is filled in
-  std::size_t stride_ = 0;       // positions of a unit: what one head of one token is computed over
-  std::size_t units_ahead_ = 0;  // between prefetch and use
-  bool by_head_ = true;          // a stride is within a page
+  Keys keys_;
+  float* q_;            // [rows][padded_dim]
+  float* merged_;       // [rows][padded_dim], O
+  float* part_;         // [rows][padded_dim], o
+  float* scores_;       // [rows][kKeyBlock]
+  std::byte* q_pairs_;  // [rows][padded_dim] bf16
+  std::byte* weights_;  // [rows][kScoreStride] bf16
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
   bool started_[kTileRows];
