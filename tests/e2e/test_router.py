@@ -162,10 +162,13 @@ def test_both_halves_of_a_pair_are_chosen_by_what_they_have(cluster):
 
 
 def test_what_a_lost_worker_was_sent_is_forgotten(cluster):
-    worker = cluster.unified()
-    router = cluster.router(workers=[worker])
+    """With one worker there would be nothing to choose, and so nothing to remember."""
+    workers = [cluster.unified(), cluster.unified()]
+    router = cluster.router(workers=workers)
+    all_up(router, 2)
     generate(router.url, input_ids=[100 + i for i in range(64)], sampling_params=greedy(2))
     wait_for(lambda: router.info()["router"]["prefix_tokens"] == 64, 20, "the prompt is remembered")
-    worker.kill(signal.SIGKILL)
-    worker.process.wait()
+    for worker in workers:
+        worker.kill(signal.SIGKILL)
+        worker.process.wait()
     wait_for(lambda: router.info()["router"]["prefix_tokens"] == 0, 20, "nothing is remembered")
