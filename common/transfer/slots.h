@@ -16,8 +16,8 @@
 namespace tandem::transfer {
 
 constexpr std::size_t kSlotBytes = std::size_t{1} << 20U;
-/// Few, so that those in use stay in the processor's caches.
-constexpr std::uint32_t kSlotCount = 8;
+/// A peer has at most half of them, few enough to stay in the processor's caches.
+constexpr std::uint32_t kSlotCount = 16;
 constexpr std::size_t kSlotTokenBytes = 16;
 
 using SlotToken = std::array<std::byte, kSlotTokenBytes>;
