@@ -107,7 +107,7 @@ void describe(ServerOptions& o, Describe& visit) {
          .services = kEverywhere,
          .section = kHttp,
          .keep = true,
-         .help = "Threads of the I/O pool."});
+         .help = "Threads of the I/O pool; as many more for bodies over 64 KiB, when one comes."});
   visit(o.shutdown_grace_period_secs,
         {.name = "shutdown-grace-period-secs",
          .range = {.min = 0, .max = 86400},

@@ -70,10 +70,11 @@ std::optional<Placement> Fleet::pick(const core::Request& request,
   demand.tokens =
       static_cast<std::int64_t>(request.input_ids.size()) + request.sampling.max_new_tokens;
   demand.excluded = excluded;
+  if (!by_prefix()) return choose(demand);
   const auto up = std::ranges::count_if(
       workers_, [](const auto& entry) { return entry.second.state == State::kUp; });
   // One worker, or one pair, leaves nothing to choose.
-  if (!by_prefix() || up < (options_.disaggregated ? 3 : 2)) return choose(demand);
+  if (up < (options_.disaggregated ? 3 : 2)) return choose(demand);
   prefixes_.keys_of(request.input_ids, keys_);
   if (keys_.size() > kPrefixBlocksMax) keys_.resize(kPrefixBlocksMax);
   demand.prefix = keys_;

@@ -12,9 +12,7 @@
 #include <nghttp2/nghttp2.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <utility>
 

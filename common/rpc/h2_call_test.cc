@@ -240,6 +240,17 @@ class H2CallTest : public ::testing::Test {
     peer.accept();
     return *call;
   }
+
+  /// The peer grants the call's stream `bytes` from here on.
+  void let_send(std::uint32_t bytes) {
+    std::string window;
+    append_number(window, kInitialWindow, 2);
+    append_number(window, bytes, 4);
+    peer.say(frame(kSettings, 0, 0, window));
+    // The answer to settings says that they count.
+    while (peer.next(kSettings).flags != kAck) {
+    }
+  }
 };
 
 v1::SessionUp ping(std::uint64_t nonce) {
@@ -313,13 +324,7 @@ TEST_F(H2CallTest, MessagesComeWholeFromAnyPieces) {
 
 TEST_F(H2CallTest, NoMoreIsSentThanThereIsRoomFor) {
   auto call = open();
-  std::string window;
-  append_number(window, kInitialWindow, 2);
-  append_number(window, 10, 4);
-  peer.say(frame(kSettings, 0, 0, window));
-  // The answer to settings says that they count from here on.
-  while (peer.next(kSettings).flags != kAck) {
-  }
+  let_send(10);
   v1::SessionUp up;
   for (int i = 0; i < 30; ++i)
     up.mutable_submit()->mutable_request()->add_input_ids(1000 + i);
@@ -340,12 +345,7 @@ TEST_F(H2CallTest, NoMoreIsSentThanThereIsRoomFor) {
 // A backlog that never quite goes: what is gone is not kept.
 TEST_F(H2CallTest, ABacklogIsSentInOrderHoweverLongItLasts) {
   auto call = open();
-  std::string window;
-  append_number(window, kInitialWindow, 2);
-  append_number(window, 0, 4);
-  peer.say(frame(kSettings, 0, 0, window));
-  while (peer.next(kSettings).flags != kAck) {
-  }
+  let_send(0);
   const std::uint32_t room = 1000;
   std::string wanted;
   std::string got;
@@ -372,12 +372,7 @@ TEST_F(H2CallTest, WhatCannotBeSentIsBounded) {
   ClientOptions options;
   options.queued_bytes_max = 1000;
   auto call = open(options);
-  std::string window;
-  append_number(window, kInitialWindow, 2);
-  append_number(window, 0, 4);
-  peer.say(frame(kSettings, 0, 0, window));
-  while (peer.next(kSettings).flags != kAck) {
-  }
+  let_send(0);
   v1::SessionUp up;
   up.mutable_submit()->mutable_request()->set_client_id(std::string(300, 'x'));
   Status status;

@@ -24,15 +24,27 @@ struct Bf16Tile {
     const std::size_t pairs = pair_count(block);
     // Words fill at most half of the room for floats and one a row; a rounded row fits behind them.
     auto* rounded = reinterpret_cast<std::byte*>(block.scratch + kPackedFloats / 2 + 256);
-    for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
-      std::uint32_t* to = words_of(block) + row * pairs;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      std::uint32_t* to = Linear<V>::words_of(block) + row * pairs;
       for (std::size_t r = 0; r < rows; ++r) {
         round_row(Linear<V>::x_row(block, row + r), block.k, rounded);
         for (std::size_t pair = 0; pair < pairs; ++pair)
           __builtin_memcpy(to + pair * rows + r, rounded + pair * 4, sizeof(*to));
       }
-      row += rows;
+    });
+  }
+
+  /// A pair of k: x of R rows with the words of P panels.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void step(const std::uint32_t* x,
+                                                         const Int (&w)[P],
+                                                         Vec (&acc)[R][P]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Int two = V::int_broadcast(x[r]);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        acc[r][p] = V::dot2(acc[r][p], two, w[p]);
     }
   }
 
@@ -43,7 +55,7 @@ struct Bf16Tile {
                                                          const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const std::size_t pairs = pair_count(block);
-    const std::uint32_t* x = words_of(block) + row * pairs;
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * pairs;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
@@ -55,13 +67,7 @@ struct Bf16Tile {
       for (int p = 0; p < P; ++p) {
         w[p] = V::int_load(weight + static_cast<std::size_t>(p) * block.panel_bytes + pair * 64);
       }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const Int two = V::int_broadcast(x[pair * R + static_cast<std::size_t>(r)]);
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          acc[r][p] = V::dot2(acc[r][p], two, w[p]);
-      }
+      step<R, P>(x + pair * R, w, acc);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -74,10 +80,6 @@ struct Bf16Tile {
  private:
   static std::size_t pair_count(const LinearBlock& block) {
     return (block.k + 1) / 2;
-  }
-
-  static std::uint32_t* words_of(const LinearBlock& block) {
-    return reinterpret_cast<std::uint32_t*>(block.scratch);
   }
 
   static void round_row(const float* from, std::size_t k, std::byte* to) {

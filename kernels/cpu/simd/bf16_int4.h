@@ -24,9 +24,8 @@ struct Bf16Int4Tile {
   static void pack(const LinearBlock& block) {
     const std::size_t eights = eight_count(block);
     const std::size_t groups = Int4Tile<V>::group_count(block);
-    for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
-      std::uint32_t* to = words_of(block) + row * eights * 4;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      std::uint32_t* to = Linear<V>::words_of(block) + row * eights * 4;
       float* sums = block.scratch + kPackedFloats + row * groups;
       for (std::size_t r = 0; r < rows; ++r) {
         const float* x = Linear<V>::x_row(block, row + r);
@@ -36,8 +35,7 @@ struct Bf16Int4Tile {
               x + begin, Int4Tile<V>::count_of(block, g), to + begin / 2 * rows + r, rows);
         }
       }
-      row += rows;
-    }
+    });
   }
 
   template <int R, int P>
@@ -48,7 +46,7 @@ struct Bf16Int4Tile {
                                                          Vec* out) {
     constexpr std::size_t kGroupLines = kInt4GroupBytes / 64;
     const std::size_t groups = Int4Tile<V>::group_count(block);
-    const std::uint32_t* x = words_of(block) + row * eight_count(block) * 4;
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * eight_count(block) * 4;
     const float* x_sums = block.scratch + kPackedFloats + row * groups;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     // In memory: they are touched once a group, and the chains need the registers.
@@ -86,10 +84,6 @@ struct Bf16Int4Tile {
     return (block.k + 7) / 8;
   }
 
-  static std::uint32_t* words_of(const LinearBlock& block) {
-    return reinterpret_cast<std::uint32_t*>(block.scratch);
-  }
-
   /// One row's part of a group to words `stride` apart; the sum of what they hold.
   static float pack_group(const float* x,
                           std::size_t count,
@@ -118,13 +112,7 @@ struct Bf16Int4Tile {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p)
       w[p] = V::template nibble_pair<J>(raw[p]);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const Int two = V::int_broadcast(x[r]);
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        acc[r][p] = V::dot2(acc[r][p], two, w[p]);
-    }
+    Bf16Tile<V>::template step<R, P>(x, w, acc);
   }
 };
 

@@ -216,29 +216,41 @@ struct Linear {
     const std::byte* next = block.weight + panel * block.panel_bytes;
     next += bytes <= kPanelsBytesMost ? bytes : kAheadBytes;
     std::size_t group = 0;
-    for (std::size_t row = 0; row < block.rows; ++group) {
-      const std::size_t rows = group_rows(block.rows - row);
+    for_groups(block, [&](std::size_t row, std::size_t rows) {
       const Ahead ahead =
           bytes <= kPanelsBytesMost
               ? Ahead{next + group * block.panel_bytes / groups, (63 + groups) / groups}
               : Ahead{next, 64};
       run_group<T, P>(block, rows, row, panel, ahead);
+      ++group;
+    });
+  }
+
+  /// fn(first row, rows) for each group of rows that is packed together.
+  template <class Fn>
+  static void for_groups(const LinearBlock& block, Fn fn) {
+    for (std::size_t row = 0; row < block.rows;) {
+      const std::size_t rows = group_rows(block.rows - row);
+      fn(row, rows);
       row += rows;
     }
   }
 
   /// x to groups of [k][rows of the group], back to back.
   static void pack_rows(const LinearBlock& block) {
-    for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = group_rows(block.rows - row);
+    for_groups(block, [&](std::size_t row, std::size_t rows) {
       float* to = block.scratch + row * block.k;
       for (std::size_t r = 0; r < rows; ++r) {
         const float* from = x_row(block, row + r);
         for (std::size_t i = 0; i < block.k; ++i)
           to[i * rows + r] = from[i];
       }
-      row += rows;
-    }
+    });
+  }
+
+  /// The packed rows of tiles that pack words instead of floats.
+  static std::uint32_t* words_of(const LinearBlock& block) {
+    return reinterpret_cast<std::uint32_t*>(block.scratch);
   }
 
   template <class T, int P>

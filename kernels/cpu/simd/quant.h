@@ -223,16 +223,14 @@ struct Int4Tile {
   static void pack(const LinearBlock& block) {
     Linear<V>::pack_rows(block);
     const std::size_t groups = group_count(block);
-    for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       float* to = block.scratch + kPackedFloats + row * groups;
       for (std::size_t r = 0; r < rows; ++r) {
         const float* x = Linear<V>::x_row(block, row + r);
         for (std::size_t g = 0; g < groups; ++g)
           to[g * rows + r] = group_sum(x + g * kInt4Group, count_of(block, g));
       }
-      row += rows;
-    }
+    });
   }
 
   template <int R, int P>
@@ -345,9 +343,8 @@ struct Int8DynamicTile {
     // Words fill at most a quarter of the room for floats; the second half takes one row of bytes.
     auto* bytes = reinterpret_cast<std::int8_t*>(block.scratch + kPackedFloats / 2);
     float* scales = block.scratch + kPackedFloats;
-    for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = Linear<V>::group_rows(block.rows - row);
-      std::uint32_t* to = words_of(block) + row * words;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      std::uint32_t* to = Linear<V>::words_of(block) + row * words;
       for (std::size_t r = 0; r < rows; ++r) {
         const float* x = Linear<V>::x_row(block, row + r);
         scales[row + r] = Quantize<V>::int8_scale(x, block.k);
@@ -360,8 +357,7 @@ struct Int8DynamicTile {
           to[word * rows + r] = V::kOffsetBytes ? four ^ 0x80808080U : four;
         }
       }
-      row += rows;
-    }
+    });
   }
 
   template <int R, int P>
@@ -371,7 +367,7 @@ struct Int8DynamicTile {
                                                          const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
     const std::size_t words = word_count(block);
-    const std::uint32_t* x = words_of(block) + row * words;
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * words;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Int acc[R][P];
 #pragma GCC unroll 8
@@ -413,10 +409,6 @@ struct Int8DynamicTile {
  private:
   static std::size_t word_count(const LinearBlock& block) {
     return (block.k + 3) / 4;
-  }
-
-  static std::uint32_t* words_of(const LinearBlock& block) {
-    return reinterpret_cast<std::uint32_t*>(block.scratch);
   }
 };
 
