@@ -24,10 +24,12 @@ class DecodeRole final : public PdRole {
       loop_->post([this, event = std::move(event)] { on_transport(event); });
     };
     TANDEM_TRY(transport_, make_transport(page_memory(*engine_, options_.layout), std::move(sink)));
-    hub_ = std::make_shared<PairHub>(internal::link_options(options_, transport_->address()),
-                                     loop_,
-                                     hub_events(),
-                                     options_.authorization);
+    hub_ = std::make_shared<PairHub>(
+        internal::link_options(options_, transport_->address()),
+        *loop_,
+        [loop = loop_] { return loop->progress(); },
+        hub_events(),
+        options_.authorization);
     return {};
   }
 
@@ -112,10 +114,14 @@ class DecodeRole final : public PdRole {
 
   [[nodiscard]] std::shared_ptr<PairHub> hub() const override { return hub_; }
 
-  [[nodiscard]] std::string stats_json() const override {
-    return internal::side_stats_json(
-        side_.stats(), transport_->stats(), hub_->linked().size(), side_.active_count());
+  bool ask_stats(std::function<void(std::string)> answer) override {
+    return loop_->try_post([this, answer = std::move(answer)] {
+      answer(internal::side_stats_json(
+          side_.stats(), transport_->stats(), hub_->linked().size(), side_.active_count()));
+    });
   }
+
+  void close_links() override { hub_->close_all(); }
 
   void shut_down() override {
     hub_->close_all();

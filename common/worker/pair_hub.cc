@@ -26,7 +26,8 @@ Result<std::string> find_address(const PeerHint& hint, const Result<v1::ListRepl
 }  // namespace
 
 PairHub::PairHub(handoff::LinkOptions options,
-                 EngineLoop* loop,
+                 const TaskLoop& loop,
+                 std::function<std::uint64_t()> progress,
                  PairHubEvents events,
                  std::string authorization)
     : role_(options.role),
@@ -34,8 +35,8 @@ PairHub::PairHub(handoff::LinkOptions options,
       tick_interval_(options.tick_interval),
       hello_within_(options.hello_within),
       links_(std::move(options)),
-      loop_(loop),
-      inbox_(loop->inbox()),
+      progress_(std::move(progress)),
+      inbox_(loop.inbox()),
       events_(std::move(events)),
       authorization_(std::move(authorization)),
       ticker_([this] { run_ticks(); }) {
@@ -52,7 +53,7 @@ void PairHub::run_ticks() {
   while (!ticks_end_.wait_for(lock, interval, [this] { return ticks_over_; })) {
     const auto streams = ticked_;
     lock.unlock();
-    const handoff::LinkMessage tick = handoff::TickMessage{incarnation_, loop_->progress()};
+    const handoff::LinkMessage tick = handoff::TickMessage{incarnation_, progress_()};
     for (const auto& [number, stream] : streams)
       (void)stream->send(to_wire(tick)).ok();  // a stream that is over reports its own end
     lock.lock();
@@ -168,7 +169,7 @@ void PairHub::close_all() {
 }
 
 void PairHub::before_step(Time now) {
-  feed(handoff::OwnProgress{loop_->progress()});
+  feed(handoff::OwnProgress{progress_()});
   if (const auto deadline = links_.next_deadline(); deadline && *deadline <= now)
     feed(handoff::LinkTime{});
 }
@@ -230,8 +231,8 @@ void PairHub::stream_ended(std::uint64_t stream, const Status& why) {
 }
 
 void PairHub::on_open(const rpc::PairStreamPtr& stream) {
-  // Not only once linked: the peer links as soon as it has our answer, and the engine thread may be
-  // in a long step then, before it has the peer's.
+  // Not only once linked: the peer links as soon as it has our answer, and the loop's thread may be
+  // in a long step of decode's engine then, before it has the peer's.
   start_ticks(stream);
   inbox_->push([self = shared_from_this(), stream] {
     self->streams_[stream->number()] = stream;

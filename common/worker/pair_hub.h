@@ -5,8 +5,8 @@
 #include "common/base/status.h"
 #include "common/handoff/link.h"
 #include "common/rpc/pair.h"
-#include "common/worker/engine_loop.h"
 #include "common/worker/handoff_wire.h"
+#include "common/worker/task_loop.h"
 
 #include <condition_variable>
 #include <cstdint>
@@ -39,14 +39,17 @@ struct PairHubEvents {
   std::function<void(std::uint64_t incarnation, PairValue&& message)> on_message;
 };
 
-/// Engine thread, except the rpc::PairHandler callbacks, which post there. Create as shared_ptr.
+/// On the thread of `loop`, except the rpc::PairHandler callbacks, which post there. Create as
+/// shared_ptr.
 class PairHub final : public rpc::PairHandler,
                       public LoopClient,
                       public std::enable_shared_from_this<PairHub> {
  public:
+  /// `progress`: the engine's, which peers judge this process by; any thread, until close_all().
   /// `authorization`: sent when it opens streams; empty: none.
   PairHub(handoff::LinkOptions options,
-          EngineLoop* loop,
+          const TaskLoop& loop,
+          std::function<std::uint64_t()> progress,
           PairHubEvents events,
           std::string authorization);
   /// close_all().
@@ -66,7 +69,7 @@ class PairHub final : public rpc::PairHandler,
   /// Cancels all streams and ends the ticks. May be called again.
   void close_all();
 
-  /// Lets go of the streams, which hold this object. Only when the engine thread has ended.
+  /// Lets go of the streams, which hold this object. Only when the loop's thread has ended.
   void release() { streams_.clear(); }
 
   void before_step(Time now) override;
@@ -102,15 +105,16 @@ class PairHub final : public rpc::PairHandler,
   const Duration tick_interval_;
   const Duration hello_within_;
   handoff::LinkSet links_;
-  EngineLoop* loop_;  // engine thread and ticker only: gRPC threads may outlive it
-  std::shared_ptr<EngineLoop::Inbox> inbox_;
+  std::function<std::uint64_t()> progress_;  // the loop's thread and ticker only
+  std::shared_ptr<TaskLoop::Inbox> inbox_;   // not the loop: gRPC threads may outlive it
   PairHubEvents events_;
   std::string authorization_;
   std::map<std::uint64_t, rpc::PairStreamPtr> streams_;
   std::map<std::uint64_t, std::uint64_t> peer_of_stream_;  // linked ones
   std::map<std::uint64_t, Wanted> wanted_;  // by incarnation, until linked or given up
-  // Guards the two below between gRPC, the engine thread and the ticker: a step may last longer
-  // than a peer waits, so the ticks that show its progress cannot come from the engine thread.
+  // Guards the two below between gRPC, the loop's thread and the ticker: a step of decode's engine
+  // may last longer than a peer waits, so the ticks that show progress come from a thread of
+  // theirs.
   std::mutex ticks_mutex_;
   std::condition_variable ticks_end_;
   std::map<std::uint64_t, rpc::PairStreamPtr> ticked_;  // open streams by number

@@ -41,8 +41,8 @@ handoff::LinkOptions link_options(const PdOptions& options, std::string data_add
   link.tick_interval = options.tick_interval;
   link.lost_after = options.peer_lost_after;
   link.stuck_after = options.peer_stuck_after;
-  // The engine thread answers between its steps, and one may last. A peer that is dead or hung is
-  // noticed by the router meanwhile.
+  // Decode's engine thread takes the answer between its steps, and one may last. A peer that is
+  // dead or hung is noticed by the router meanwhile.
   link.hello_within = seconds(10);
   return link;
 }

@@ -6,10 +6,12 @@
 #include "common/engine/engine.h"
 #include "common/handoff/options.h"
 #include "common/transfer/transport.h"
+#include "common/worker/engine_loop.h"
 #include "common/worker/pair_hub.h"
 #include "common/worker/role.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,9 +41,12 @@ class PdRole : public Role {
  public:
   /// The handler of the pair service (prefill) or of the streams that it opens itself (decode).
   [[nodiscard]] virtual std::shared_ptr<PairHub> hub() const = 0;
-  /// One JSON object for /get_server_info and logs: transfers, links, drops.
-  [[nodiscard]] virtual std::string stats_json() const = 0;
-  /// Ends links and the data path. After it no event comes any more.
+  /// `answer` gets one JSON object for /get_server_info and logs: transfers, links, drops. It runs
+  /// on another thread, maybe never when the worker stops. False: cannot be asked now. Any thread.
+  [[nodiscard]] virtual bool ask_stats(std::function<void(std::string)> answer) = 0;
+  /// Ends the links.
+  virtual void close_links() = 0;
+  /// Ends the data path. After it no event comes any more. When the engine thread has ended.
   virtual void shut_down() = 0;
 };
 

@@ -1,12 +1,13 @@
-// The prefill role: computes prompts, sends their KV chunk by chunk, says the first token.
+// The prefill role: computes prompts, tells the hand-off of their pages, says the first token.
 #include "common/base/clock.h"
-#include "common/handoff/prefill_side.h"
 #include "common/kv/block_pool.h"
 #include "common/obs/log.h"
-#include "common/worker/pd_roles.h"
+#include "common/worker/prefill_handoff.h"
 
 #include <algorithm>
 #include <map>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,21 +17,25 @@ namespace {
 class PrefillRole final : public PdRole, private engine::PrefillObserver {
  public:
   PrefillRole(const PdOptions& options, engine::Engine* engine, EngineLoop* loop)
-      : options_(options), engine_(engine), loop_(loop), side_(internal::side_options(options)) {}
+      : options_(options),
+        engine_(engine),
+        loop_(loop),
+        handoff_(
+            options,
+            &handoff_loop_,
+            [loop] { return loop->progress(); },
+            [this](std::vector<EndedSend>&& ended) { note_ended(std::move(ended)); }),
+        handoff_loop_("handoff") {}
 
   Status start(const MakeTransport& make_transport) {
-    auto sink = [this](transfer::TransportEvent&& event) {
-      loop_->post([this, event = std::move(event)] { on_transport(event); });
-    };
-    TANDEM_TRY(transport_, make_transport(page_memory(*engine_, options_.layout), std::move(sink)));
-    hub_ = std::make_shared<PairHub>(internal::link_options(options_, transport_->address()),
-                                     loop_,
-                                     hub_events(),
-                                     options_.authorization);
+    TANDEM_TRY(handoff_.start(page_memory(*engine_, options_.layout), make_transport));
+    handoff_loop_.add_client(&handoff_);
+    handoff_loop_.start();
     return {};
   }
 
   Status submit(rpc::Submission submission, core::EventSink sink) override {
+    release_ended();
     const auto& split = submission.disaggregation;
     if (!split || split->role != rpc::Role::kPrefill) {
       return failed_precondition(
@@ -52,58 +57,53 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     TANDEM_TRY(engine_->submit_prefill(std::move(submission.request), this));
     outgoing_[id] = {.key = key, .sink = std::move(sink), .number = ++submitted_count_};
     by_key_[key] = id;
-    feed(start);
+    tell({start});
     return {};
   }
 
   void abort(core::RequestId id, const Status& why) override {
     const auto found = outgoing_.find(id);
-    if (found != outgoing_.end()) feed(handoff::CancelSend{found->second.key, why});
+    if (found != outgoing_.end()) cancel({found->second.key}, why);
   }
 
   void abort_all(const Status& why) override {
     std::vector<handoff::SendKey> keys;
     for (const auto& [key, id] : by_key_)
       keys.push_back(key);
-    for (const auto& key : keys)
-      feed(handoff::CancelSend{key, why});
+    cancel(keys, why);
   }
 
   void before_step(Time now) override {
-    hub_->before_step(now);
-    if (const auto deadline = side_.next_deadline(); deadline && *deadline <= now)
-      feed(handoff::TimePassed{});
+    release_ended();
     if (outgoing_.size() > 1 && now >= next_look_) {
       next_look_ = now + kLookInterval;
       give_way(now);
     }
   }
 
-  /// The engine may not be called from inside its step, so what its observer heard is acted on
-  /// here.
   void after_step(Time /*now*/) override {
-    for (auto& event : std::exchange(heard_, {}))
-      feed(event);
+    if (!heard_.empty()) tell(std::exchange(heard_, {}));
   }
 
   [[nodiscard]] std::optional<Time> next_deadline() const override {
-    std::optional<Time> next = side_.next_deadline();
-    const auto sooner = [&next](Time time) { next = next ? std::min(*next, time) : time; };
-    if (const auto link = hub_->next_deadline()) sooner(*link);
-    if (outgoing_.size() > 1) sooner(next_look_);
-    return next;
+    if (outgoing_.size() > 1) return next_look_;
+    return std::nullopt;
   }
 
-  [[nodiscard]] std::shared_ptr<PairHub> hub() const override { return hub_; }
+  [[nodiscard]] std::shared_ptr<PairHub> hub() const override { return handoff_.hub(); }
 
-  [[nodiscard]] std::string stats_json() const override {
-    return internal::side_stats_json(
-        side_.stats(), transport_->stats(), hub_->linked().size(), side_.active_count());
+  bool ask_stats(std::function<void(std::string)> answer) override {
+    return handoff_loop_.try_post(
+        [this, answer = std::move(answer)] { answer(handoff_.stats_json()); });
+  }
+
+  void close_links() override {
+    handoff_loop_.call([this] { handoff_.hub()->close_all(); });
   }
 
   void shut_down() override {
-    hub_->close_all();
-    transport_.reset();
+    handoff_loop_.stop();
+    handoff_.shut_down();
   }
 
  private:
@@ -117,22 +117,68 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
 
   static constexpr Duration kLookInterval = milliseconds(200);
 
+  void tell(std::vector<handoff::PrefillEvent> events) {
+    handoff_loop_.post([this, events = std::move(events)] {
+      for (const handoff::PrefillEvent& event : events)
+        handoff_.feed(event);
+    });
+  }
+
+  /// Waits until the hand-off knows: what has nothing in flight has ended when this returns, and
+  /// may come again at once.
+  void cancel(const std::vector<handoff::SendKey>& keys, const Status& why) {
+    if (keys.empty()) return;
+    handoff_loop_.call([&] {
+      for (const handoff::SendKey& key : keys)
+        handoff_.feed(handoff::CancelSend{key, why});
+    });
+    release_ended();
+  }
+
+  /// Hand-off thread. Not through the inbox, whose tasks would come behind the ones that are there
+  /// already, and which may be full.
+  void note_ended(std::vector<EndedSend>&& ended) {
+    {
+      const std::lock_guard lock(ended_mutex_);
+      ended_.insert(ended_.end(),
+                    std::make_move_iterator(ended.begin()),
+                    std::make_move_iterator(ended.end()));
+    }
+    loop_->inbox()->wake();
+  }
+
+  void release_ended() {
+    std::vector<EndedSend> ended;
+    {
+      const std::lock_guard lock(ended_mutex_);
+      ended.swap(ended_);
+    }
+    for (const EndedSend& send : ended)
+      end(send.key, send.status);
+  }
+
   /// Two pools can wait for each other: decode keeps room for a prompt that finds none here, while
   /// computed prompts that decode has no room for fill this pool. (Requests of two routers, or lpm
   /// scheduling, reach the two workers in different orders.) When that has lasted, the youngest
   /// such prompt gives its pages back; decode hears why when it asks for it, and the router tries
   /// again.
   void give_way(Time now) {
+    std::set<handoff::SendKey> granted;
+    handoff_loop_.call([&] {
+      for (const auto& [id, outgoing] : outgoing_) {
+        if (handoff_.has_grant(outgoing.key)) granted.insert(outgoing.key);
+      }
+    });
     Outgoing* youngest = nullptr;
     bool starving = false;
     for (auto& [id, outgoing] : outgoing_) {
-      const bool granted = side_.has_grant(outgoing.key);
+      const bool has_grant = granted.contains(outgoing.key);
       // Something moves: a prompt is being computed, or its pages are on their way.
-      if (outgoing.started && (!outgoing.said || granted)) {
+      if (outgoing.started && (!outgoing.said || has_grant)) {
         stuck_since_.reset();
         return;
       }
-      starving = starving || (granted && !outgoing.started);
+      starving = starving || (has_grant && !outgoing.started);
       if (outgoing.said && (youngest == nullptr || outgoing.number > youngest->number))
         youngest = &outgoing;
     }
@@ -144,31 +190,13 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     if (now - *stuck_since_ < options_.give_way_after) return;
     stuck_since_.reset();
     obs::info("prompt_gave_way", {{"room", youngest->key.request_id}});
-    feed(handoff::CancelSend{
-        youngest->key,
-        unavailable("the prefill worker needed the pages of this prompt for one that the decode "
-                    "worker had room for")});
+    cancel({youngest->key},
+           unavailable("the prefill worker needed the pages of this prompt for one that the decode "
+                       "worker had room for"));
   }
 
-  PairHubEvents hub_events() {
-    return {.on_linked =
-                [this](std::uint64_t peer, const std::string& data_address) {
-                  transport_->connect(peer, data_address);
-                  feed(handoff::PeerLinked{peer});
-                },
-            .on_lost =
-                [this](std::uint64_t peer, const Status& why) {
-                  if (transport_) transport_->disconnect(peer);
-                  feed(handoff::PeerLost{peer, why});
-                },
-            .on_unreachable = [](std::uint64_t, const Status&) {},
-            .on_message =
-                [this](std::uint64_t peer, PairValue&& value) {
-                  if (auto* message = std::get_if<handoff::DecodeToPrefill>(&value)) {
-                    feed(handoff::FromDecode{peer, std::move(*message)});
-                  }
-                }};
-  }
+  // The engine's observer: inside its step, which may not be called back then. after_step() tells
+  // the hand-off.
 
   void chunk_ready(core::RequestId request,
                    std::int32_t first_page_index,
@@ -203,49 +231,6 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     heard_.emplace_back(handoff::CancelSend{outgoing_.at(request).key, why});
   }
 
-  void on_transport(const transfer::TransportEvent& event) {
-    if (!transport_) return;
-    if (const auto* done = std::get_if<transfer::SendDoneEvent>(&event)) {
-      feed(handoff::SendDone{done->name, done->unit, done->status.ok(), done->crc});
-    } else if (const auto* error = std::get_if<transfer::PeerDataErrorEvent>(&event)) {
-      hub_->data_path_failed(error->peer, error->status);
-    }
-  }
-
-  void feed(const handoff::PrefillEvent& event) {
-    std::vector<handoff::PrefillAction> actions;
-    side_.on(event, steady_clock().now(), actions);
-    for (handoff::PrefillAction& action : actions)
-      apply(action);
-  }
-
-  void apply(handoff::PrefillAction& action) {
-    if (auto* unit = std::get_if<handoff::SendUnit>(&action)) {
-      send(*unit);
-    } else if (auto* message = std::get_if<handoff::ToDecode>(&action)) {
-      hub_->send(message->peer, message->message);
-    } else if (auto* refused = std::get_if<handoff::SendRefused>(&action)) {
-      end(refused->key, refused->status);
-    } else if (auto* release = std::get_if<handoff::ReleaseSource>(&action)) {
-      end(release->key, release->status);
-    }
-  }
-
-  void send(handoff::SendUnit& unit) {
-    transfer::SendRequest request;
-    request.peer = unit.peer;
-    request.header.name = unit.name;
-    request.header.unit = unit.range.unit;
-    request.header.first_page = unit.range.first_page;
-    request.header.page_count = unit.range.page_count;
-    request.header.first_part = unit.range.first_part;
-    request.header.part_count = unit.range.part_count;
-    request.header.page_offset = static_cast<std::uint32_t>(unit.byte_range.offset);
-    request.header.page_length = static_cast<std::uint32_t>(unit.byte_range.length);
-    request.source_pages = std::move(unit.source_pages);
-    transport_->send(std::move(request));
-  }
-
   void end(const handoff::SendKey& key, const Status& status) {
     const auto named = by_key_.find(key);
     if (named == by_key_.end()) return;
@@ -262,15 +247,17 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
   PdOptions options_;
   engine::Engine* engine_;
   EngineLoop* loop_;
-  handoff::PrefillSide side_;
-  std::unique_ptr<transfer::KvTransport> transport_;
-  std::shared_ptr<PairHub> hub_;
   std::map<core::RequestId, Outgoing> outgoing_;
   std::map<handoff::SendKey, core::RequestId> by_key_;
   std::vector<handoff::PrefillEvent> heard_;
   std::uint64_t submitted_count_ = 0;
   Time next_look_;
   std::optional<Time> stuck_since_;
+  // Guards ended_ between the hand-off's thread, which fills it, and the engine's.
+  std::mutex ended_mutex_;
+  std::vector<EndedSend> ended_;
+  PrefillHandoff handoff_;
+  TaskLoop handoff_loop_;  // last: its thread uses the rest
 };
 
 }  // namespace

@@ -274,12 +274,12 @@ std::vector<std::pair<std::string, std::string>> Worker::extra_info() const {
     members.emplace_back("bootstrap_address", "\"" + info_.bootstrap_address + "\"");
   }
   if (pd_role_ != nullptr) {
-    // Only its thread may look, and a step may take long: routers ask here where gRPC is, and wait
-    // two seconds.
+    // Only its thread may look, and a step of decode may take long: routers ask here where gRPC is,
+    // and wait two seconds.
     const auto answer = std::make_shared<std::promise<std::string>>();
     auto stats = answer->get_future();
     const bool asked =
-        loop_->try_post([answer, role = pd_role_] { answer->set_value(role->stats_json()); });
+        pd_role_->ask_stats([answer](std::string json) { answer->set_value(std::move(json)); });
     const bool there =
         asked && stats.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
     members.emplace_back("disaggregation", there ? stats.get() : "null");
@@ -321,7 +321,7 @@ void Worker::stop() {
   if (!loop_) return;
   loop_->post([this] {
     role_->abort_all(unavailable("the worker is stopping"));
-    if (pd_role_ != nullptr) pd_role_->hub()->close_all();
+    if (pd_role_ != nullptr) pd_role_->close_links();
   });
   loop_->stop();
   if (endpoint_) endpoint_->release();

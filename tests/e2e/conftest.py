@@ -183,8 +183,8 @@ class Cluster:
             words += ["--worker-urls", *[w.url for w in workers]]
         return self.start("router", *words, *args, **kwargs)
 
-    def pd(self, *args, prefills=1, decodes=1, router_args=(), decode_args=(), **kwargs):
-        prefill = [self.prefill(*args, wait=False, **kwargs) for _ in range(prefills)]
+    def pd(self, *args, prefills=1, decodes=1, router_args=(), prefill_args=(), decode_args=(), **kwargs):
+        prefill = [self.prefill(*args, *prefill_args, wait=False, **kwargs) for _ in range(prefills)]
         decode = [self.decode(*args, *decode_args, wait=False, **kwargs) for _ in range(decodes)]
         for program in prefill + decode:
             program.wait_ready()

@@ -1,5 +1,6 @@
 """Disaggregated serving: the same bits as one process, whatever the shapes."""
 import random
+import signal
 
 import pytest
 
@@ -77,6 +78,28 @@ def test_decode_reuses_its_own_prefix_cache(cluster):
     assert first["output_ids"] == second["output_ids"]
     again = decode[0].info()["disaggregation"]["landed_bytes"] - moved
     assert again < moved / 8, "only the tail is sent again"
+
+
+def test_a_hand_off_does_not_wait_for_the_next_prompt(cluster):
+    """Pages move and the commit is made while prefill computes somebody else, however long that takes: here for ever."""
+    chunk = 256
+    steps = 8
+    router, (prefill,), _ = cluster.pd("--page-size", "1", "--chunked-prefill-size", chunk, "--disable-radix-cache",
+                                       decode_args=("--disaggregation-grant-window", 1),
+                                       prefill_args=("--failure-points", f"model.forward={steps}+hang"))
+    pick = random.Random(5)
+    body = [{"input_ids": [pick.randrange(3, 2000) for _ in range(count)], "sampling_params": greedy(8)}
+            for count in (steps * chunk, chunk)]
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(generate, router.url, **body[0])
+        wait_for(lambda: pages_in_use(prefill) > 0, 5, "the first prompt is being computed")
+        second = pool.submit(http, "POST", router.url + "/generate", body[1], timeout=60)
+        try:
+            assert len(first.result(60)["output_ids"]) == 8
+        finally:
+            prefill.kill(signal.SIGKILL)
+        assert second.result(60)[0] == 503
 
 
 def test_a_request_that_ends_with_its_first_token(cluster):
