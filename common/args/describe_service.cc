@@ -104,6 +104,8 @@ void describe(ServerOptions& o, Describe& visit) {
   visit(o.http_threads,
         {.name = "http-threads",
          .range = {.min = 1, .max = 256},
+         .default_json = "null",
+         .default_note = "computed: one for two cores, at most 4",
          .services = kEverywhere,
          .section = kHttp,
          .keep = true,

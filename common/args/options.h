@@ -151,7 +151,7 @@ struct ServerOptions {
   bool enable_cache_report = false;
   std::uint32_t stream_interval = 1;  ///< tokens per streamed event
   std::uint64_t max_body_bytes = 64U << 20;
-  std::uint32_t http_threads = 2;
+  std::uint32_t http_threads = 1;                  ///< computed: one for two cores, at most 4
   std::uint32_t shutdown_grace_period_secs = 180;  ///< as sglang-router has it
 };
 

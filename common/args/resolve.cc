@@ -2,6 +2,7 @@
 #include "common/args/input.h"
 #include "common/args/text.h"
 
+#include <algorithm>
 #include <string>
 
 namespace tandem::args {
@@ -20,6 +21,7 @@ class Resolver {
 
   void run() {
     check_ports();
+    io_threads();
     if (a_.program == Program::kBootstrap) {
       bootstrap_ports();
       return;
@@ -82,6 +84,13 @@ class Resolver {
            std::to_string(pd.bootstrap_port) + " contradicts --port " +
                std::to_string(a_.server.port) + "; bootstrap-server listens on one port");
     }
+  }
+
+  /// More threads than the work needs cost CPU time: fewer events for each look at the sockets.
+  void io_threads() {
+    if (given("http_threads")) return;
+    a_.server.http_threads = std::clamp(environment_.cpu_count / 2, 1U, 4U);
+    computed("http_threads");
   }
 
   void router_addresses() {

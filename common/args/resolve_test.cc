@@ -40,6 +40,23 @@ TEST(Resolve, DerivedValuesSayComputed) {
   EXPECT_TRUE(outcome.args.notes.empty());
 }
 
+TEST(Resolve, ThreadsForSocketsFollowCores) {
+  struct Row {
+    std::uint32_t cores;
+    std::uint32_t want;
+  };
+
+  for (const Row& row : {Row{1, 1}, Row{2, 1}, Row{4, 2}, Row{7, 3}, Row{64, 4}}) {
+    Environment environment = machine();
+    environment.cpu_count = row.cores;
+    for (const Program program : {kP, Program::kRouter, Program::kBootstrap}) {
+      EXPECT_EQ(run(program, {"--model-path", "/m"}, environment).args.server.http_threads,
+                row.want)
+          << row.cores;
+    }
+  }
+}
+
 TEST(Resolve, ChunkFollowsMemoryAndPages) {
   struct Row {
     std::uint64_t memory_gb;

@@ -44,13 +44,19 @@ void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, 
   });
 }
 
-/// How many rows of x one task packs: as many as fit, in whole register tiles.
+/// How many rows of x one task packs: as many as fit, in whole register tiles, unless that left a
+/// last block so small that reading the weight for it would cost more than its products.
 inline std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_step) {
   constexpr std::size_t kMostRows = 192;
   const std::size_t fit =
       std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(k, 1), 1, kMostRows);
-  const std::size_t whole = fit >= row_step ? fit / row_step * row_step : fit;
-  return std::min(whole, tokens);
+  const std::size_t most = fit >= row_step ? fit / row_step * row_step : fit;
+  if (tokens <= most) return tokens;
+  const std::size_t blocks = (tokens + most - 1) / most;
+  const std::size_t even = (tokens + blocks - 1) / blocks;
+  const std::size_t whole = std::min((even + row_step - 1) / row_step * row_step, most);
+  const std::size_t last = (tokens - 1) % whole + 1;
+  return last * 2 >= whole ? whole : std::min((even + 3) / 4 * 4, most);
 }
 
 /// Panels for one task of a product in `parts` parts, each with `macs` multiply-adds over all
