@@ -89,6 +89,33 @@ TEST(Parse, RefusesWithPlace) {
   }
 }
 
+// Strings are scanned eight bytes at once.
+TEST(Parse, EveryByteAtEveryPlaceOfAString) {
+  constexpr std::size_t kLength = 20;
+  for (int byte = 0; byte < 0x100; ++byte) {
+    for (std::size_t at = 0; at < kLength; ++at) {
+      SCOPED_TRACE("byte " + std::to_string(byte) + " at " + std::to_string(at));
+      std::string text(kLength, '\x7f');
+      text[at] = static_cast<char>(byte);
+      const auto value = parse("\"" + text + "\"");
+      if (byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\') {
+        ASSERT_TRUE(value.ok()) << value.status().message();
+        ASSERT_TRUE(value->is_string());
+        EXPECT_EQ(*value->if_string(), text);
+        continue;
+      }
+      ASSERT_FALSE(value.ok());
+      const std::string& message = value.status().message();
+      if (byte != '"' && byte != '\\') {
+        const std::string place = std::to_string(at + 1);
+        const std::string want = byte < 0x20 ? "byte " + place + "): control character"
+                                             : "invalid UTF-8 at byte offset " + place;
+        EXPECT_NE(message.find(want), std::string::npos) << message;
+      }
+    }
+  }
+}
+
 TEST(Parse, Limits) {
   const std::string deep(100000, '[');
   const auto too_deep = parse(deep, {.max_depth = 1 << 20});

@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -48,6 +51,7 @@ class Parser {
   Status open(bool is_object);
   Status read_key(Frame& frame);
   Result<std::string> read_string();
+  void skip_plain();
   Status read_escape(std::string& out);
   Result<char32_t> read_hex4();
   Result<Value> read_number();
@@ -270,16 +274,41 @@ Status Parser::read_escape(std::string& out) {
   return {};
 }
 
+/// To the next byte of a string that needs a look: quote, backslash, control character, not ASCII.
+void Parser::skip_plain() {
+  constexpr std::uint64_t kOnes = 0x0101010101010101;
+  constexpr std::uint64_t kTops = 0x80 * kOnes;
+  // Eight bytes at once: the lowest top bit that is set is that of the first such byte. (Borrows
+  // can set false ones above it only.)
+  const auto equal = [](std::uint64_t bytes, std::uint64_t byte) {
+    const std::uint64_t off = bytes ^ (byte * kOnes);
+    return (off - kOnes) & ~off;
+  };
+  while (text_.size() - pos_ >= sizeof(std::uint64_t)) {
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, text_.data() + pos_, sizeof(bytes));
+    if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
+    const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
+    const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
+    if (found != 0) {
+      pos_ += static_cast<std::size_t>(std::countr_zero(found)) / 8;
+      return;
+    }
+    pos_ += sizeof(bytes);
+  }
+  while (pos_ < text_.size()) {
+    const auto c = static_cast<unsigned char>(text_[pos_]);
+    if (c == '"' || c == '\\' || c < 0x20 || c >= 0x80) return;
+    ++pos_;
+  }
+}
+
 Result<std::string> Parser::read_string() {
   ++pos_;
   std::string out;
   while (true) {
     const std::size_t start = pos_;
-    while (pos_ < text_.size()) {
-      const auto c = static_cast<unsigned char>(text_[pos_]);
-      if (c == '"' || c == '\\' || c < 0x20 || c >= 0x80) break;
-      ++pos_;
-    }
+    skip_plain();
     out.append(text_.substr(start, pos_ - start));
     if (at_end()) return expected("the end of the string");
     const auto c = static_cast<unsigned char>(peek());

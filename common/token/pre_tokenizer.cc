@@ -207,6 +207,25 @@ Status PreTokenizer::add_metaspace(const json::Field& field) {
   return {};
 }
 
+bool PreTokenizer::is_in(CharClass want, char32_t c) {
+  return want == CharClass::kNumeric       ? is_numeric(c)
+         : want == CharClass::kPunctuation ? is_punctuation(c)
+                                           : is_space(c);
+}
+
+/// Bytes that are characters of their own outside the class: most of most texts.
+const PreTokenizer::AsciiTable& PreTokenizer::ascii_outside(CharClass want) {
+  static const auto kTables = [] {
+    std::array<AsciiTable, 3> tables{};
+    for (const CharClass each : {CharClass::kNumeric, CharClass::kPunctuation, CharClass::kSpace}) {
+      for (unsigned char c = 0; c < 0x80; ++c)
+        tables[static_cast<std::size_t>(each)][c] = !is_in(each, c);
+    }
+    return tables;
+  }();
+  return kTables[static_cast<std::size_t>(want)];
+}
+
 std::vector<Span> PreTokenizer::find(const Pattern& pattern, std::string_view text) {
   if (pattern.regex) return pattern.regex->find_all(text);
   std::vector<Span> spans;
@@ -217,14 +236,15 @@ std::vector<Span> PreTokenizer::find(const Pattern& pattern, std::string_view te
     }
     return spans;
   }
+  const CharClass want = *pattern.char_class;
+  const AsciiTable& passes = ascii_outside(want);
   for (std::size_t pos = 0; pos < text.size();) {
+    if (passes[static_cast<unsigned char>(text[pos])]) {
+      ++pos;
+      continue;
+    }
     const json::Utf8Step step = json::decode_utf8(text.substr(pos));
-    const char32_t c = step.code_point;
-    const CharClass want = *pattern.char_class;
-    const bool match = want == CharClass::kNumeric       ? is_numeric(c)
-                       : want == CharClass::kPunctuation ? is_punctuation(c)
-                                                         : is_space(c);
-    if (match) spans.push_back({pos, pos + step.byte_count});
+    if (is_in(want, step.code_point)) spans.push_back({pos, pos + step.byte_count});
     pos += step.byte_count;
   }
   return spans;

@@ -6,6 +6,7 @@
 #include "common/token/regex.h"
 #include "common/token/word_scanner.h"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,10 @@ class PreTokenizer {
   static void run(const Split& split, Words& words, bool at_start);
   static void run(const ByteLevel& step, Words& words, bool at_start);
   static void run(const Metaspace& step, Words& words, bool at_start);
+  using AsciiTable = std::array<bool, 256>;
+
+  static bool is_in(CharClass want, char32_t c);
+  static const AsciiTable& ascii_outside(CharClass want);
   static std::vector<Span> find(const Pattern& pattern, std::string_view text);
   static void split_word(const Split& split,
                          Span word,
