@@ -116,6 +116,33 @@ TEST(Parse, EveryByteAtEveryPlaceOfAString) {
   }
 }
 
+// Arrays of short integers are taken eight bytes at once.
+TEST(Parse, ArraysOfIntegersOfEveryLength) {
+  for (const std::string_view separator : {",", ", ", " ,", ",\n  "}) {
+    std::vector<std::int64_t> numbers{0, 7};
+    for (std::int64_t power = 10; power < 100'000'000'000; power *= 10) {
+      for (const std::int64_t number : {power - 1, power, power + 7, power * 12 / 10, -power})
+        numbers.push_back(number);
+    }
+    for (std::size_t turn = 0; turn < numbers.size(); ++turn) {
+      std::string text = "[";
+      for (const std::int64_t number : numbers)
+        text += (text.size() > 1 ? std::string(separator) : "") + std::to_string(number);
+      text += "]";
+      const auto value = parse(text);
+      ASSERT_TRUE(value.ok()) << text << value.status().message();
+      ASSERT_EQ(value->if_array()->size(), numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        ASSERT_EQ(*(*value->if_array())[i].if_int(), numbers[i]) << text;
+      std::rotate(numbers.begin(), numbers.begin() + 1, numbers.end());
+    }
+  }
+  for (const char* wrong :
+       {"[1,02,3]", "[1,2/,3,4,5,6]", "[1,2:3,4,5,6,7]", "[1,2\xB5,3,4,5,6]", "[12345678"})
+    EXPECT_FALSE(parse(wrong).ok()) << wrong;
+  EXPECT_TRUE(parse("[1,2.5,3e2,4]").ok());
+}
+
 TEST(Parse, Limits) {
   const std::string deep(100000, '[');
   const auto too_deep = parse(deep, {.max_depth = 1 << 20});

@@ -22,6 +22,51 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+/// Eight bytes, the first one lowest.
+std::uint64_t load_eight(const char* from) {
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
+  return bytes;
+}
+
+constexpr std::uint64_t kOnes = 0x0101010101010101;
+constexpr std::uint64_t kTops = 0x80 * kOnes;
+
+/// How many digits stand at the front, when it is 1 to 7 and eight bytes are there; else 0.
+std::size_t digits_within_eight(std::string_view text) {
+  if (text.size() < sizeof(std::uint64_t)) return 0;
+  const std::uint64_t bytes = load_eight(text.data());
+  // Top bits of bytes below '0' (borrows go upwards, past the first such byte only), above '9', and
+  // of those that are not ASCII.
+  const std::uint64_t others =
+      ((bytes - '0' * kOnes) | (bytes + (0x7FU - '9') * kOnes) | bytes) & kTops;
+  return others == 0 ? 0 : static_cast<std::size_t>(std::countr_zero(others)) / 8;
+}
+
+/// The value of `count` digits, 1 to 7; eight bytes must be there.
+std::int64_t number_of_digits(const char* digits, std::size_t count) {
+  // Left-padded with zeros to eight digits, then pairs, fours and eights at once.
+  std::uint64_t bytes = (load_eight(digits) - '0' * kOnes) << (8 * (8 - count));
+  bytes = bytes * 10 + (bytes >> 8U);
+  bytes = ((bytes & 0x000000FF000000FFU) * (100 + (1000000ULL << 32U)) +
+           ((bytes >> 16U) & 0x000000FF000000FFU) * (1 + (10000ULL << 32U))) >>
+          32U;
+  return static_cast<std::int64_t>(bytes);
+}
+
+/// In pieces whose count fits a byte: sixteen bytes are then compared and added at once.
+std::size_t count_commas(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < text.size(); begin += 128) {
+    std::uint8_t piece = 0;
+    for (const char c : text.substr(begin, 128))
+      piece = static_cast<std::uint8_t>(piece + (c == ',' ? 1 : 0));
+    count += piece;
+  }
+  return count;
+}
+
 /// A container that is still being filled.
 struct Frame {
   bool is_object = false;
@@ -199,22 +244,28 @@ void Parser::read_small_integers(Frame& frame) {
     constexpr std::size_t kAheadMax = 64 << 10;
     const std::string_view ahead = text_.substr(pos_, kAheadMax);
     const std::string_view items = ahead.substr(0, ahead.find(']'));
-    const auto commas = static_cast<std::size_t>(std::count(items.begin(), items.end(), ','));
+    const std::size_t commas = count_commas(items);
     frame.items.reserve(std::min(commas + 1, options_.max_values - value_count_));
   }
   while (value_count_ < options_.max_values) {
     const char* at = text_.data() + pos_;
     const char* const first = at;
     std::int64_t number = 0;
-    while (at != end && is_digit(*at) && at <= first + kDigitsMax)
-      number = number * 10 + (*at++ - '0');
+    if (const std::size_t short_digits = digits_within_eight(text_.substr(pos_));
+        short_digits > 0) {
+      number = number_of_digits(first, short_digits);
+      at += short_digits;
+    } else {
+      while (at != end && is_digit(*at) && at <= first + kDigitsMax)
+        number = number * 10 + (*at++ - '0');
+    }
     const auto digits = static_cast<std::size_t>(at - first);
     if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return;
     if (at == end || *at != ',') return;
     ++value_count_;
     frame.items.emplace_back(number);
     pos_ += digits + 1;
-    skip_space();
+    if (!at_end() && !is_digit(peek())) skip_space();
   }
 }
 
@@ -276,8 +327,6 @@ Status Parser::read_escape(std::string& out) {
 
 /// To the next byte of a string that needs a look: quote, backslash, control character, not ASCII.
 void Parser::skip_plain() {
-  constexpr std::uint64_t kOnes = 0x0101010101010101;
-  constexpr std::uint64_t kTops = 0x80 * kOnes;
   // Eight bytes at once: the lowest top bit that is set is that of the first such byte. (Borrows
   // can set false ones above it only.)
   const auto equal = [](std::uint64_t bytes, std::uint64_t byte) {
@@ -285,9 +334,7 @@ void Parser::skip_plain() {
     return (off - kOnes) & ~off;
   };
   while (text_.size() - pos_ >= sizeof(std::uint64_t)) {
-    std::uint64_t bytes = 0;
-    std::memcpy(&bytes, text_.data() + pos_, sizeof(bytes));
-    if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
+    const std::uint64_t bytes = load_eight(text_.data() + pos_);
     const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
     const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
     if (found != 0) {
