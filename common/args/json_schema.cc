@@ -88,11 +88,15 @@ Json matching(const std::string& pattern) {
   return {{"type", "string"}, {"pattern", pattern}};
 }
 
+Json list_of(const Json& item) {
+  return {{"type", "array"}, {"items", item}, {"uniqueItems", true}};
+}
+
 /// One address, or a list of them. Beside an address may stand a port: "URL PORT", or [URL, PORT].
 Json list_schema(const Entry& entry) {
   if (entry.arity != "1..2") {
     const Json item = matching("^" + url_pattern() + "$");
-    return {{"anyOf", {item, {{"type", "array"}, {"items", item}}}}};
+    return {{"anyOf", {item, list_of(item)}}};
   }
   const std::string port = "(" + port_pattern() + "|" + any_case("none") + ")";
   const Json text = matching("^" + url_pattern() + "( *| +" + port + ")$");
@@ -104,7 +108,7 @@ Json list_schema(const Entry& entry) {
   const Json pair = {
       {"type", "array"}, {"prefixItems", {url, second}}, {"items", false}, {"minItems", 1}};
   const Json item = {{"anyOf", {text, pair}}};
-  return {{"anyOf", {text, {{"type", "array"}, {"items", item}}}}};
+  return {{"anyOf", {text, list_of(item)}}};
 }
 
 /// Numbers and booleans are taken as the text that they are written as.

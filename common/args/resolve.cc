@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace tandem::args {
 namespace {
@@ -108,10 +109,23 @@ class Resolver {
            std::string("needs at least one --") + (r.prefill.empty() ? "prefill" : "decode") +
                " beside it");
     }
+    std::vector<std::string> prefill;
+    for (const PrefillUrl& each : r.prefill)
+      prefill.push_back(each.url);
+    each_once("worker_urls", r.worker_urls);
+    each_once("prefill", prefill);
+    each_once("decode", r.decode);
     router_bootstrap_port();
     if (!given("prefill_workers")) return;
     if (addresses) fail("prefill_workers", "applies to workers that the router starts");
     if (unified) fail("prefill_workers", "needs --pd-disaggregation");
+  }
+
+  /// A worker that is there twice would be taken for two, with twice its room.
+  void each_once(std::string_view dest, std::vector<std::string> urls) {
+    std::ranges::sort(urls);
+    const auto twice = std::ranges::adjacent_find(urls);
+    if (twice != urls.end() && usable(dest)) fail(dest, *twice + " is given twice");
   }
 
   /// The port of the --prefill addresses that name none.
