@@ -60,6 +60,7 @@ sched::SchedulerOptions scheduler_options(const EngineOptions& options, const Ex
           .max_queued_requests = options.max_queued_requests,
           .max_prefill_tokens = options.max_prefill_tokens,
           .chunked_prefill_size = options.chunked_prefill_size,
+          .chunk_beside_decodes = options.chunk_beside_decodes,
           .mixed_chunk = options.mixed_chunk,
           .policy = options.schedule_policy == SchedulePolicy::kLpm ? sched::Policy::kLpm
                                                                     : sched::Policy::kFcfs,

@@ -32,6 +32,8 @@ struct EngineOptions {
   std::int32_t max_queued_requests = 0;     ///< --max-queued-requests; 0: no limit
   std::int32_t max_prefill_tokens = 16384;  ///< --max-prefill-tokens
   std::int32_t chunked_prefill_size = -1;   ///< --chunked-prefill-size; -1: whole prompts
+  /// The same while other requests decode; 0: no difference.
+  std::int32_t chunk_beside_decodes = 0;
   /// --enable-mixed-chunk: a step may hold prefill chunks and decodes. Without, they take turns.
   bool mixed_chunk = true;
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;  ///< --schedule-policy

@@ -34,7 +34,7 @@ std::span<const WorkItem> Scheduler::plan() {
   // What was just retracted must not come back with the pages that its leaving gave.
   const bool prefill_turn =
       retraction_count_ == retractions && (options_.mixed_chunk || !decodes || !last_was_prefill_);
-  if (prefill_turn) plan_prefills();
+  if (prefill_turn) plan_prefills(decodes);
   last_was_prefill_ = !plan_.empty();
   if (decodes && (decode_turn || plan_.empty())) {
     plan_decodes();
@@ -55,14 +55,17 @@ void Scheduler::plan_decodes() {
   ratio_ = std::max(ratio_floor_, ratio_ - (ratio_start_ - ratio_floor_) / kRatioDecaySteps);
 }
 
-std::int32_t Scheduler::prefill_budget() const {
+std::int32_t Scheduler::prefill_budget(bool beside_decodes) const {
   // A single legal prompt must always be schedulable.
   const std::int32_t most = std::max(options_.max_prefill_tokens, options_.context_length);
-  return options_.chunked_prefill_size == -1 ? most : std::min(most, options_.chunked_prefill_size);
+  if (options_.chunked_prefill_size == -1) return most;
+  const std::int32_t chunk = std::min(most, options_.chunked_prefill_size);
+  const bool shorter = beside_decodes && options_.chunk_beside_decodes > 0;
+  return shorter ? std::min(chunk, options_.chunk_beside_decodes) : chunk;
 }
 
-void Scheduler::plan_prefills() {
-  budget_left_ = prefill_budget();
+void Scheduler::plan_prefills(bool beside_decodes) {
+  budget_left_ = prefill_budget(beside_decodes);
   for (Sequence* sequence : running_) {
     if (sequence->phase == Phase::kPrefill && budget_left_ > 0) plan_prefill(*sequence);
   }

@@ -28,6 +28,8 @@ struct SchedulerOptions {
   std::int32_t max_queued_requests = 0;  ///< 0: no limit
   std::int32_t max_prefill_tokens = 16384;
   std::int32_t chunked_prefill_size = -1;  ///< -1: whole prompts
+  /// The same while sequences decode, who wait for the step; 0: no difference.
+  std::int32_t chunk_beside_decodes = 0;
   bool mixed_chunk = true;
   Policy policy = Policy::kFcfs;
   double conservativeness = 1.0;
@@ -127,9 +129,9 @@ class Scheduler {
   std::vector<Sequence*>& list_of(Phase phase);
 
   void plan_decodes();
-  void plan_prefills();
+  void plan_prefills(bool beside_decodes);
   void plan_prefill(Sequence& sequence);
-  [[nodiscard]] std::int32_t prefill_budget() const;
+  [[nodiscard]] std::int32_t prefill_budget(bool beside_decodes) const;
   [[nodiscard]] bool has(Phase phase) const;
 
   void make_room_for_decodes();

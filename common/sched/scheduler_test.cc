@@ -101,6 +101,20 @@ TEST(Scheduler, AStepHoldsAllDecodesAndChunksWithinTheBudget) {
   EXPECT_EQ(scheduler.sequence_count(), 0U);
 }
 
+TEST(Scheduler, ChunksAreShorterWhileOthersDecode) {
+  SchedulerOptions options = small(100);
+  options.chunked_prefill_size = 6;
+  options.chunk_beside_decodes = 2;
+  Scheduler scheduler(options);
+  ASSERT_TRUE(scheduler.add(request(1, 6, 4)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 12, 1)).ok());
+  EXPECT_EQ(step(scheduler), "1:0+6");
+  EXPECT_EQ(step(scheduler), "1:6+1 2:0+2");
+  EXPECT_EQ(step(scheduler), "1:7+1 2:2+2");
+  EXPECT_EQ(step(scheduler), "1:8+1 2:4+2");
+  EXPECT_EQ(step(scheduler), "2:6+6");
+}
+
 TEST(Scheduler, WithoutMixedChunkPrefillAndDecodeTakeTurns) {
   SchedulerOptions options = small(100);
   options.chunked_prefill_size = 4;

@@ -17,6 +17,8 @@ namespace {
 /// small model must not take most of a machine only because it could.
 constexpr std::int64_t kDefaultContexts = 64;
 constexpr std::int64_t kRunningMax = 2048;
+/// Tokens of a prefill chunk beside running outputs, when none was asked for.
+constexpr std::int64_t kChunkBesideDecodes = 256;
 constexpr std::int64_t kLogitRowsMax = 256;
 constexpr std::uint64_t kTransferBytes = 64U << 20U;
 
@@ -261,6 +263,12 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
   plan.page_size = args.kv_cache.page_size;
   const std::int64_t chunk = args.scheduling.chunked_prefill_size;
   plan.chunked_prefill_size = static_cast<std::int32_t>(chunk);
+  // The size that follows from memory suits accelerators; here such a chunk takes seconds, and who
+  // streams waits for it. A size that was asked for is kept.
+  if (!args.is_explicit("chunked_prefill_size")) {
+    plan.chunk_beside_decodes = static_cast<std::int32_t>(
+        std::max<std::int64_t>(kChunkBesideDecodes / plan.page_size, 1) * plan.page_size);
+  }
   const std::int64_t asked_running =
       args.scheduling.max_running_requests ? *args.scheduling.max_running_requests : kRunningMax;
   if (args.disaggregation.mode != args::DisaggregationMode::kNull)

@@ -31,9 +31,10 @@ struct WorkerPlan {
   std::int64_t max_total_tokens = 0;
   std::int32_t max_running_requests = 0;
   std::int32_t chunked_prefill_size = -1;
-  std::uint64_t transfer_bytes = 0;  ///< buffers of the KV transport
-  std::int64_t largest_context = 0;  ///< tokens of one request that memory would hold
-  std::int64_t largest_batch = 0;    ///< requests of context_length that memory would hold
+  std::int32_t chunk_beside_decodes = 0;  ///< as SchedulerOptions has it
+  std::uint64_t transfer_bytes = 0;       ///< buffers of the KV transport
+  std::int64_t largest_context = 0;       ///< tokens of one request that memory would hold
+  std::int64_t largest_batch = 0;         ///< requests of context_length that memory would hold
 
   [[nodiscard]] std::uint64_t pool_bytes() const {
     return static_cast<std::uint64_t>(page_count) * memory.page_bytes;

@@ -56,6 +56,24 @@ TEST(Plan, EveryPartHasBytesAndTheyAddUp) {
   EXPECT_THAT(plan_text(*plan, nullptr), HasSubstr("no weight files"));
 }
 
+TEST(Plan, AChunkThatNobodyAskedForIsShortBesideDecodes) {
+  struct Row {
+    std::vector<std::string> words;
+    std::int32_t want;
+  };
+
+  const Row rows[] = {{{}, 256},
+                      {{"--page-size", "48"}, 240},
+                      {{"--page-size", "512"}, 512},
+                      {{"--chunked-prefill-size", "1024"}, 0},
+                      {{"--chunked-prefill-size", "-1"}, 0}};
+  for (const Row& row : rows) {
+    const auto plan = make_plan(arguments(row.words), kMemory);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->chunk_beside_decodes, row.want);
+  }
+}
+
 // The shipped model's sizes with experts in all layers but the first.
 TEST(Plan, ExpertsAreCounted) {
   const auto plan_with = [](int experts) {

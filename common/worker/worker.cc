@@ -144,6 +144,7 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
   engine.max_running_requests = plan.max_running_requests;
   engine.max_prefill_tokens = static_cast<std::int32_t>(args.scheduling.max_prefill_tokens);
   engine.chunked_prefill_size = plan.chunked_prefill_size;
+  engine.chunk_beside_decodes = plan.chunk_beside_decodes;
   engine.schedule_policy = args.scheduling.schedule_policy == args::SchedulePolicy::kLpm
                                ? engine::SchedulePolicy::kLpm
                                : engine::SchedulePolicy::kFcfs;
