@@ -6,8 +6,6 @@ from peers.common import Servers, Skip, free_port, get, json_lines, median, memo
 
 PROMPT, NEW, CLIENTS, REQUESTS = 132, 48, 32, 64
 CONTEXT = 4096
-# Short steps, so that running streams wait little for new prompts.
-LATENCY = ("--chunked-prefill-size", 256)
 
 
 def quantization(name):
@@ -17,9 +15,8 @@ def quantization(name):
     return ["--quantization", name] if name.startswith("w8a8") else ["--torchao-config", name]
 
 
-def start_ours(ctx, servers, folder, weights, tokens=4 * CONTEXT, more=()):
-    return servers.ours(ctx, "prefill-server", "--model-path", folder, *quantization(weights), "--max-total-tokens", tokens,
-                        *more)
+def start_ours(ctx, servers, folder, weights, tokens=4 * CONTEXT):
+    return servers.ours(ctx, "prefill-server", "--model-path", folder, *quantization(weights), "--max-total-tokens", tokens)
 
 
 def start_llama(ctx, servers, model, slots, port):
@@ -103,7 +100,7 @@ def streaming(ctx):
             try:
                 with Servers() as servers:
                     if name == "ours":
-                        process, port = start_ours(ctx, servers, folder, mine, more=LATENCY), None
+                        process, port = start_ours(ctx, servers, folder, mine), None
                     else:
                         port = free_port()
                         process = start_llama(ctx, servers, setup.gguf(ctx, engine.DENSE, theirs), CLIENTS, port)
@@ -121,7 +118,7 @@ def streaming(ctx):
     of = lambda key: pick(peer, key) if peer else None
     ctx.row(f"{names[0]} output", pick("ours", "output_throughput"), "tokens/s", peer=peer,
             peer_value=of("output_throughput"), want=2.9,
-            note=reason or f"{label}, {PROMPT}-token prompts, {NEW} new, ours with {LATENCY[0]} {LATENCY[1]}")
+            note=reason or f"{label}, {PROMPT}-token prompts, {NEW} new")
     ctx.row(names[1], pick("ours", "p99_itl_ms"), "ms", peer=peer, peer_value=of("p99_itl_ms"), want=20, note=reason)
     ctx.row(f"server {CLIENTS} clients median time to first token", pick("ours", "median_ttft_ms"), "ms", peer=peer,
             peer_value=of("median_ttft_ms"), note=reason)
