@@ -32,8 +32,9 @@ struct SideOptions {
   std::uint32_t units_in_flight_max = 64;  ///< of the whole side
   std::uint32_t units_in_flight_per_transfer = 16;
   std::uint64_t bytes_in_flight_max = 64U << 20U;  ///< of the whole side
-  /// Prefill: how long a grant is kept for a request that the own engine has not named yet.
-  Duration orphan_ttl = seconds(30);
+  /// Prefill: how long a grant is kept at most for a request that the own engine has not named yet.
+  /// The engine may be in a step meanwhile: longer than any.
+  Duration orphan_ttl = seconds(3600);
   /// Prefill: ended requests that are remembered, to answer late grants with the reason.
   std::uint32_t ended_max = 1024;
   PlantedBugs bugs;

@@ -69,6 +69,8 @@ void PrefillSide::begin(const StartSend& event, Out& out) {
   } else if (sends_.size() >= options_.transfers_max) {
     problem = resource_exhausted("transfers: all " + std::to_string(options_.transfers_max) +
                                  " are in use");
+    // The engine may have said the first token by the time it hears this: decode has to hear it.
+    remember(event.key, event.decode_incarnation, problem);
   }
   if (!problem.ok()) {
     ++stats_.refused;

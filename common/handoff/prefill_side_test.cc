@@ -53,6 +53,32 @@ TEST(PrefillSide, AGrantMayComeFirstButNotForEver) {
   EXPECT_EQ(orphan.side.active_count(), 0U);
 }
 
+// The engine takes the request out of its inbox between two steps, and one may last.
+TEST(PrefillSide, AGrantWaitsForTheEnginesStep) {
+  SideOptions o = options(kP);
+  o.orphan_ttl = SideOptions{}.orphan_ttl;
+  P p(o);
+  GrantMessage grant = grant_of(name_at_prefill(), 0, 3);
+  grant.deadline_left = seconds(1800);
+  p.feed(FromDecode{kD, grant});
+  EXPECT_TRUE(p.feed(TimePassed{}, kStart + seconds(600)).empty());
+  const Time late = kStart + seconds(601);
+  p.feed(StartSend{kKey, kD, 11, late + seconds(60)}, late);
+  EXPECT_EQ(all<SendUnit>(p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0}, late)).size(), 2U);
+}
+
+TEST(PrefillSide, ARefusedSendAnswersTheGrantThatComesLater) {
+  SideOptions o = options(kP);
+  o.transfers_max = 1;
+  P p(o);
+  p.feed(StartSend{{8, 0}, kD, 11, kDeadline});
+  EXPECT_EQ(all<SendRefused>(p.feed(StartSend{kKey, kD, 11, kDeadline})).size(), 1U);
+  p.feed(CancelSend{{8, 0}, cancelled("left")});
+  const auto out = p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  ASSERT_EQ(messages<CancelMessage>(out).size(), 1U);
+  EXPECT_EQ(messages<CancelMessage>(out)[0].code, Code::kResourceExhausted);
+}
+
 TEST(PrefillSide, SourcePagesAreKeptUntilTheOwnSendsHaveEnded) {
   struct Row {
     const char* name;

@@ -45,8 +45,8 @@ class PairHub final : public rpc::PairHandler,
                       public LoopClient,
                       public std::enable_shared_from_this<PairHub> {
  public:
-  /// `progress`: the engine's, which peers judge this process by; any thread, until close_all().
-  /// `authorization`: sent when it opens streams; empty: none.
+  /// `progress`: the engine's, which peers judge this process by; any thread, until the loop has
+  /// ended. `authorization`: sent when it opens streams; empty: none.
   PairHub(handoff::LinkOptions options,
           const TaskLoop& loop,
           std::function<std::uint64_t()> progress,

@@ -55,7 +55,7 @@ void PrefillHandoff::feed(const handoff::PrefillEvent& event) {
   std::vector<handoff::PrefillAction> actions;
   side_.on(event, steady_clock().now(), actions);
   // First, so that a request which comes again because a peer heard of its end is not taken for the
-  // old one.
+  // old one, unless that still has units in flight.
   std::vector<EndedSend> ended;
   for (const handoff::PrefillAction& action : actions) {
     if (const auto* refused = std::get_if<handoff::SendRefused>(&action)) {

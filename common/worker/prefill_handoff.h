@@ -27,7 +27,7 @@ struct EndedSend {
 class PrefillHandoff final : public LoopClient {
  public:
   /// `loop` is borrowed, as `progress` is (PairHub). `on_ended` hears of ends before any message
-  /// that tells peers of them leaves.
+  /// that tells peers of them leaves, where nothing is in flight any more.
   PrefillHandoff(const PdOptions& options,
                  TaskLoop* loop,
                  std::function<std::uint64_t()> progress,

@@ -52,10 +52,12 @@ void SessionEndpoint::submit(std::uint64_t session, rpc::Submission&& submission
   const std::uint32_t attempt = submission.attempt;
   from->running[id] = attempt;
   // Sinks run on the engine thread, as the rest of this class does.
-  auto sink = [this, session](core::TokenEvent&& event) {
+  auto sink = [this, session, attempt](core::TokenEvent&& event) {
     Session* to = find(session);
     if (to == nullptr) return;
-    if (event.finish) to->running.erase(event.request);
+    // The end of an earlier attempt may come when a later one runs.
+    const auto own = to->running.find(event.request);
+    if (event.finish && own != to->running.end() && own->second == attempt) to->running.erase(own);
     to->events.push_back(std::move(event));
   };
   const auto take = [&](core::EventSink events) {

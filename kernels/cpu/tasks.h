@@ -54,9 +54,11 @@ inline std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_
   if (tokens <= most) return tokens;
   const std::size_t blocks = (tokens + most - 1) / most;
   const std::size_t even = (tokens + blocks - 1) / blocks;
-  const std::size_t whole = std::min((even + row_step - 1) / row_step * row_step, most);
-  const std::size_t last = (tokens - 1) % whole + 1;
-  return last * 2 >= whole ? whole : std::min((even + 3) / 4 * 4, most);
+  for (const std::size_t step : {row_step, std::size_t{4}}) {
+    const std::size_t whole = std::min((even + step - 1) / step * step, most);
+    if (((tokens - 1) % whole + 1) * 2 >= whole) return whole;
+  }
+  return even;
 }
 
 /// Panels for one task of a product in `parts` parts, each with `macs` multiply-adds over all
