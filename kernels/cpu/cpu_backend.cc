@@ -98,7 +98,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   if (args.tokens == 0 || panels == 0) return;
   const std::size_t x_stride = stride_or(args.x_stride, k);
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const std::size_t rows = cpu::row_block(args.tokens, k, kernels_.row_step);
+  const std::size_t rows = cpu::row_block(args.tokens, weight, kernels_);
   const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
 
   const std::size_t macs = rows * k * panels * cpu::kPanel;

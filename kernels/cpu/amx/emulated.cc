@@ -31,16 +31,18 @@ class EmulatedTiles {
   }
 
   template <int Tile>
-  void store(float* to, std::size_t stride_bytes) {
-    for (std::size_t row = 0; row < config_.rows[Tile]; ++row) {
-      std::memcpy(reinterpret_cast<std::byte*>(to) + row * stride_bytes,
-                  tiles_[Tile] + row * 64,
-                  config_.row_bytes[Tile]);
-    }
+  void load_passing(const std::byte* from, std::size_t stride_bytes) {
+    load<Tile>(from, stride_bytes);
+  }
+
+  template <int Tile>
+  void store(std::byte* to, std::size_t stride_bytes) {
+    for (std::size_t row = 0; row < config_.rows[Tile]; ++row)
+      std::memcpy(to + row * stride_bytes, tiles_[Tile] + row * 64, config_.row_bytes[Tile]);
   }
 
   template <int C, int A, int B>
-  void multiply() {
+  void multiply_bf16() {
     for (std::size_t m = 0; m < config_.rows[C]; ++m) {
       for (std::size_t n = 0; n < 16; ++n) {
         float even = 0;
@@ -76,11 +78,7 @@ class EmulatedTiles {
 };
 
 void linear(const LinearBlock& block) {
-  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-    AmxLinear<GenericVec, EmulatedTiles>::run(block);
-  } else {
-    generic_kernels().linear(block);
-  }
+  if (!AmxLinear<GenericVec, EmulatedTiles>::run(block)) generic_kernels().linear(block);
 }
 
 }  // namespace
@@ -89,6 +87,7 @@ Kernels emulated_amx_kernels() {
   Kernels kernels = generic_kernels();
   kernels.linear = &linear;
   kernels.row_step = 32;
+  kernels.most_rows = &AmxLinear<GenericVec, EmulatedTiles>::most_rows;
   return kernels;
 }
 

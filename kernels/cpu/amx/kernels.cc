@@ -27,6 +27,13 @@ struct HardwareTiles {
                      : "memory");
   }
 
+  /// With the hint that the data need not stay in the first level of caches.
+  template <int Tile>
+  void load_passing(const void* from, std::size_t stride_bytes) {
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(Tile)
+                     : "memory");
+  }
+
   template <int Tile>
   void store(void* to, std::size_t stride_bytes) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(Tile)
@@ -34,17 +41,13 @@ struct HardwareTiles {
   }
 
   template <int C, int A, int B>
-  void multiply() {
+  void multiply_bf16() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
 };
 
 void linear(const LinearBlock& block) {
-  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-    AmxLinear<Avx512Vec, HardwareTiles>::run(block);
-  } else {
-    avx512_vnni_linear(block);
-  }
+  if (!AmxLinear<Avx512Vec, HardwareTiles>::run(block)) avx512_vnni_linear(block);
 }
 
 }  // namespace
@@ -53,6 +56,7 @@ Kernels amx_kernels() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear;
   kernels.row_step = 32;
+  kernels.most_rows = &AmxLinear<Avx512Vec, HardwareTiles>::most_rows;
   return kernels;
 }
 

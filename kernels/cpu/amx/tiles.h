@@ -1,0 +1,300 @@
+// Y = X W^T on AMX tiles: the walk over rows, panels and k that every kind of weight shares.
+//
+// Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
+// A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
+// products for four loads; up to 16 rows take four panels instead. With many rows k is cut, so that
+// the B tiles of a cut stay in the first level of caches while all rows go by, and sums wait in
+// memory from cut to cut, as they are. A C tile becomes outputs only after the products of the next
+// one are under way: the tile unit works meanwhile.
+//
+// Order of sums of one output: that of the tile unit over k (of W for quantised weights), whatever
+// the rows, since rows of a tile do not meet. Bound: few rows read the weight once, at memory
+// bandwidth (a product of 16 cycles eats 1 KiB of B); many rows run at the tile unit's peak, for
+// which A comes from the second level of caches at half of its bandwidth (2 KiB for 64 cycles).
+//
+// T is the tile unit: HardwareTiles (kernels.cc) or EmulatedTiles, which runs anywhere and is what
+// the tests use where there is no AMX. W is a kind of weight, see linear.h.
+#pragma once
+
+#include "kernels/cpu/simd/quant.h"
+
+namespace tandem::kernels::cpu {
+
+/// The 64 bytes of ldtilecfg, palette 1.
+struct alignas(64) TileConfig {
+  std::uint8_t palette;
+  std::uint8_t start_row;
+  std::uint8_t reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+
+inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
+inline constexpr std::size_t kTileRowBytes = 64;
+inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
+
+/// Where one row of x lies in the A tiles: 64 bytes for each step along k. (V only keeps
+/// instruction-set files apart, see table.h.)
+template <class V>
+struct TileLine {
+  std::byte* first;
+  std::size_t step_bytes;
+
+  [[nodiscard]] std::byte* at(std::size_t step) const { return first + step * step_bytes; }
+};
+
+template <class V, class T, template <class, class> class Kind>
+class TileLinear {
+  using W = Kind<V, T>;
+
+ public:
+  static void run(const LinearBlock& block) {
+    if (block.rows == 0) return;
+    TileLinear(block).run_all();
+  }
+
+  /// Rows that a block may have: as many as fit beside what else the second level of caches holds,
+  /// whole pairs of tiles if it is more than one.
+  static std::size_t most_rows(std::size_t k) {
+    const std::size_t row_bytes = steps_of(k) * kTileRowBytes;
+    if (row_bytes * kMostRows <= kRowsBytes) return kMostRows;
+    const std::size_t fit = kRowsBytes / row_bytes;
+    return fit >= 2 * kTileHeight ? fit / (2 * kTileHeight) * (2 * kTileHeight)
+                                  : (fit < kTileHeight ? fit : kTileHeight);
+  }
+
+ private:
+  static constexpr std::size_t kMostRows = 384;
+  /// Scratch: x, then the sums between cuts of k, then the C tiles that become outputs next.
+  static constexpr std::size_t kRowsBytes = 768 * 1024;
+  static constexpr std::size_t kSumsBytes = kMostRows / kTileHeight * 2 * kTileBytes;
+  static constexpr std::size_t kSumsAt = kRowsBytes;
+  static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
+  static constexpr std::size_t kEnd = kWaitingAt + 4 * kTileBytes;
+  static_assert(kEnd <= kPackedFloats * sizeof(float));
+  /// A cut of k: two panels take 32 KiB of the first level's 48.
+  static constexpr std::size_t kCutSteps = 16;
+  /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
+  static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
+  static constexpr std::size_t kLinesPerStep = kTileBytes / 64;
+
+  /// Products of some tiles of rows with some panels over a cut of k.
+  struct Pass {
+    std::size_t tile;  ///< first tile of rows
+    std::size_t panel;
+    std::size_t first;  ///< step
+    std::size_t steps;
+    bool last;              ///< of the cuts
+    const std::byte* next;  ///< what to ask for: the next cut's B tiles
+    std::size_t lines;      ///< of it, a panel and step
+  };
+
+  /// C tiles in memory that are to become outputs.
+  struct Waiting {
+    std::size_t tile;
+    std::size_t panel;
+    std::size_t tiles;  ///< 0: none
+    std::size_t panels;
+  };
+
+  explicit TileLinear(const LinearBlock& block)
+      : block_(block),
+        steps_(steps_of(block.k)),
+        height_(block.rows < kTileHeight ? block.rows : kTileHeight),
+        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        base_(reinterpret_cast<std::byte*>(block.scratch)) {}
+
+  static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
+
+  void run_all() {
+    if (!block_.packed) pack();
+    configure();
+    std::size_t panel = block_.panel_begin;
+    if (row_tiles_ == 1) {
+      for (; panel + 4 <= block_.panel_end; panel += 4)
+        run_panels<4>(panel);
+    }
+    for (; panel + 2 <= block_.panel_end; panel += 2)
+      run_panels<2>(panel);
+    if (panel < block_.panel_end) run_panels<1>(panel);
+    settle();
+    tiles_.release();
+  }
+
+  /// x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind the rows.
+  void pack() {
+    const std::size_t tile_bytes = height_ * kTileRowBytes;
+    for (std::size_t row = 0; row < row_tiles_ * height_; ++row) {
+      const TileLine<V> line{
+          base_ + row / height_ * steps_ * tile_bytes + row % height_ * kTileRowBytes, tile_bytes};
+      if (row < block_.rows) {
+        W::pack(block_, row, steps_, line);
+      } else {
+        for (std::size_t step = 0; step < steps_; ++step)
+          __builtin_memset(line.at(step), 0, kTileRowBytes);
+      }
+    }
+  }
+
+  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
+  void configure() {
+    TileConfig config{};
+    config.palette = 1;
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = kTileRowBytes;
+      config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? height_ : kTileHeight);
+    }
+    tiles_.configure(config);
+  }
+
+  /// All rows against panels [panel, panel + N).
+  template <int N>
+  void run_panels(std::size_t panel) {
+    const bool few = row_tiles_ <= 2;
+    const std::size_t cuts = few || steps_ == 0 ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
+    const std::size_t most = (steps_ + cuts - 1) / cuts;
+    const std::size_t passes = (row_tiles_ + 1) / 2;
+    const std::size_t share = (most * kLinesPerStep + passes - 1) / passes;
+    for (std::size_t cut = 0; cut < cuts; ++cut) {
+      const std::size_t first = cut * most;
+      const std::size_t left = steps_ - first;
+      Pass pass{.tile = 0,
+                .panel = panel,
+                .first = first,
+                .steps = left < most ? left : most,
+                .last = left <= most,
+                .next = left <= most ? b_tile(panel + N, 0) : b_tile(panel, first + most),
+                .lines = most == 0 ? 0 : (share + most - 1) / most};
+      if (few) {
+        pass.next = b_tile(panel, kAheadSteps);
+        pass.lines = kLinesPerStep;
+      }
+      for (; pass.tile < row_tiles_; pass.tile += 2) {
+        if constexpr (N <= 2) {
+          if (pass.tile + 1 < row_tiles_) {
+            run_tiles<2, N>(pass);
+            pass.next += share * 64;
+            continue;
+          }
+        }
+        run_tiles<1, N>(pass);
+      }
+    }
+  }
+
+  /// M tiles of rows x N panels over a cut of k.
+  template <int M, int N>
+  void run_tiles(const Pass& pass) {
+    const std::byte* x = base_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
+    const std::byte* weight = b_tile(pass.panel, pass.first);
+    std::byte* sums = base_ + kSumsAt + pass.tile * 2 * kTileBytes;
+    if (pass.first == 0) {
+      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+    } else {
+      for_c<M, N>([&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
+    }
+    for (std::size_t step = 0; step < pass.steps; ++step) {
+      ask<N>(pass, step);
+      if (pass.last) ask_outputs<M, N>(pass, step);
+      multiply<M, N>(x + step * height_ * kTileRowBytes, weight + step * kTileBytes);
+    }
+    settle();
+    std::byte* to = pass.last ? base_ + kWaitingAt : sums;
+    for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
+    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N};
+  }
+
+  /// One step along k.
+  template <int M, int N>
+  inline __attribute__((always_inline)) void multiply(const std::byte* x, const std::byte* weight) {
+    tiles_.template load_passing<4>(x, kTileRowBytes);
+    if constexpr (M == 2)
+      tiles_.template load_passing<5>(x + steps_ * height_ * kTileRowBytes, kTileRowBytes);
+    multiply_panel<M, 0>(weight);
+    if constexpr (N > 1) multiply_panel<M, 1>(weight);
+    if constexpr (N > 2) multiply_panel<M, 2>(weight);
+    if constexpr (N > 3) multiply_panel<M, 3>(weight);
+  }
+
+  template <int M, int P>
+  inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight) {
+    constexpr int kB = 6 + P % 2;
+    tiles_.template load<kB>(weight + P * block_.panel_bytes, kTileRowBytes);
+    W::template multiply<P, 4, kB>(tiles_);
+    if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
+  }
+
+  /// Few rows ask for what comes next in their own panels; many share out the next cut.
+  template <int N>
+  inline __attribute__((always_inline)) void ask(const Pass& pass, std::size_t step) {
+    const bool few = row_tiles_ <= 2;
+    const std::byte* from = pass.next + step * pass.lines * 64;
+    // Behind a panel's end lie the panels beside it: the ones that come next are further on.
+    if (few && step + kAheadSteps >= pass.steps) from += (N - 1) * block_.panel_bytes;
+    for (std::size_t panel = 0; panel < N; ++panel) {
+      for (std::size_t line = 0; line < pass.lines; ++line) {
+        if (few) {
+          __builtin_prefetch(from + line * 64);
+        } else {
+          __builtin_prefetch(from + line * 64, 0, 2);
+        }
+      }
+      from += block_.panel_bytes;
+    }
+  }
+
+  /// The outputs of this pass, some rows a step: stores to lines that are far away would hold up
+  /// everything behind them.
+  template <int M, int N>
+  inline __attribute__((always_inline)) void ask_outputs(const Pass& pass, std::size_t step) {
+    const std::size_t count = (M * height_ + pass.steps - 1) / pass.steps;
+    const std::size_t first = pass.tile * kTileHeight + step * count;
+    std::size_t end = pass.tile * kTileHeight + M * height_;
+    end = first + count < end ? first + count : end;
+    end = end < block_.rows ? end : block_.rows;
+    for (std::size_t row = first; row < end; ++row) {
+      const float* y = Linear<V>::y_row(block_, row) + pass.panel * kPanel;
+      for (std::size_t panel = 0; panel < N; ++panel)
+        __builtin_prefetch(y + panel * kPanel, 1);
+    }
+  }
+
+  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * 2 + n.
+  template <int M, int N, class Fn>
+  static inline __attribute__((always_inline)) void for_c(Fn fn) {
+    fn.template operator()<0>();
+    if constexpr (N > 1) fn.template operator()<1>();
+    if constexpr (N > 2 || M > 1) fn.template operator()<2>();
+    if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
+  }
+
+  /// Makes outputs of the C tiles that wait for it.
+  void settle() {
+    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
+      const std::size_t first = (waiting_.tile + m) * kTileHeight;
+      for (std::size_t r = 0; r < height_ && first + r < block_.rows; ++r) {
+        const std::byte* c = base_ + kWaitingAt + m * 2 * kTileBytes + r * kTileRowBytes;
+        for (std::size_t n = 0; n < waiting_.panels; ++n) {
+          const std::size_t panel = waiting_.panel + n;
+          Linear<V>::finish(
+              block_, first + r, panel, W::outputs(block_, first + r, panel, c + n * kTileBytes));
+        }
+      }
+    }
+    waiting_.tiles = 0;
+  }
+
+  [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
+    return block_.weight + panel * block_.panel_bytes + W::kHeaderBytes + step * kTileBytes;
+  }
+
+  const LinearBlock& block_;
+  std::size_t steps_;
+  std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
+  std::size_t row_tiles_;
+  std::byte* base_;
+  Waiting waiting_{};
+  T tiles_;
+};
+
+}  // namespace tandem::kernels::cpu
