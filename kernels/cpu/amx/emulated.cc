@@ -1,4 +1,5 @@
-// The tile unit in plain code, written after the pseudo code of TDPBF16PS in Intel's SDM, volume 2.
+// The tile unit in plain code, written after the pseudo code of TDPBF16PS and TDPBSSD in Intel's
+// SDM, volume 2.
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/generic/vec.h"
@@ -54,6 +55,23 @@ class EmulatedTiles {
         float sum = 0;
         std::memcpy(&sum, tiles_[C] + m * 64 + n * 4, sizeof(sum));
         sum = flush(flush(sum) + flush(even + odd));
+        std::memcpy(tiles_[C] + m * 64 + n * 4, &sum, sizeof(sum));
+      }
+    }
+  }
+
+  // Sums of 32 bits wrap around.
+  template <int C, int A, int B>
+  void multiply_int8() {
+    for (std::size_t m = 0; m < config_.rows[C]; ++m) {
+      for (std::size_t n = 0; n < 16; ++n) {
+        std::uint32_t sum = 0;
+        std::memcpy(&sum, tiles_[C] + m * 64 + n * 4, sizeof(sum));
+        for (std::size_t k = 0; k < 64; ++k) {
+          const auto a = static_cast<std::int8_t>(tiles_[A][m * 64 + k]);
+          const auto b = static_cast<std::int8_t>(tiles_[B][k / 4 * 64 + n * 4 + k % 4]);
+          sum += static_cast<std::uint32_t>(a * b);
+        }
         std::memcpy(tiles_[C] + m * 64 + n * 4, &sum, sizeof(sum));
       }
     }

@@ -1,5 +1,5 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
-// VNNI) with bf16 products on tiles.
+// VNNI) with products of bf16 and of 8 bit on tiles.
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"
@@ -43,6 +43,11 @@ struct HardwareTiles {
   template <int C, int A, int B>
   void multiply_bf16() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+
+  template <int C, int A, int B>
+  void multiply_int8() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
 };
 

@@ -65,13 +65,14 @@ class TileLinear {
 
  private:
   static constexpr std::size_t kMostRows = 384;
-  /// Scratch: x, then the sums between cuts of k, then the C tiles that become outputs next.
+  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
+  /// last B tiles where a panel ends within them. What W keeps of rows is behind kPackedFloats.
   static constexpr std::size_t kRowsBytes = 768 * 1024;
   static constexpr std::size_t kSumsBytes = kMostRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsBytes;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
-  static constexpr std::size_t kEnd = kWaitingAt + 4 * kTileBytes;
-  static_assert(kEnd <= kPackedFloats * sizeof(float));
+  static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
+  static_assert(kTailAt + 4 * kTileBytes <= kPackedFloats * sizeof(float));
   /// A cut of k: two panels take 32 KiB of the first level's 48.
   static constexpr std::size_t kCutSteps = 16;
   /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
@@ -102,6 +103,7 @@ class TileLinear {
         steps_(steps_of(block.k)),
         height_(block.rows < kTileHeight ? block.rows : kTileHeight),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        tail_bytes_(W::tail_bytes(block.k)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}
 
   static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
@@ -150,6 +152,7 @@ class TileLinear {
   /// All rows against panels [panel, panel + N).
   template <int N>
   void run_panels(std::size_t panel) {
+    if (tail_bytes_ != 0) copy_tails<N>(panel);
     const bool few = row_tiles_ <= 2;
     const std::size_t cuts = few || steps_ == 0 ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
     const std::size_t most = (steps_ + cuts - 1) / cuts;
@@ -182,6 +185,16 @@ class TileLinear {
     }
   }
 
+  /// The last B tiles of N panels, zeros behind what the panels hold.
+  template <int N>
+  void copy_tails(std::size_t panel) {
+    for (std::size_t n = 0; n < N; ++n) {
+      std::byte* to = base_ + kTailAt + n * kTileBytes;
+      __builtin_memcpy(to, b_tile(panel + n, steps_ - 1), tail_bytes_);
+      __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
+    }
+  }
+
   /// M tiles of rows x N panels over a cut of k.
   template <int M, int N>
   void run_tiles(const Pass& pass) {
@@ -193,11 +206,14 @@ class TileLinear {
     } else {
       for_c<M, N>([&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
     }
-    for (std::size_t step = 0; step < pass.steps; ++step) {
+    const std::size_t x_step = height_ * kTileRowBytes;
+    const std::size_t whole = pass.steps - (pass.last && tail_bytes_ != 0 ? 1 : 0);
+    for (std::size_t step = 0; step < whole; ++step) {
       ask<N>(pass, step);
       if (pass.last) ask_outputs<M, N>(pass, step);
-      multiply<M, N>(x + step * height_ * kTileRowBytes, weight + step * kTileBytes);
+      multiply<M, N>(x + step * x_step, weight + step * kTileBytes, block_.panel_bytes);
     }
+    if (whole < pass.steps) multiply<M, N>(x + whole * x_step, base_ + kTailAt, kTileBytes);
     settle();
     std::byte* to = pass.last ? base_ + kWaitingAt : sums;
     for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
@@ -206,20 +222,23 @@ class TileLinear {
 
   /// One step along k.
   template <int M, int N>
-  inline __attribute__((always_inline)) void multiply(const std::byte* x, const std::byte* weight) {
+  inline __attribute__((always_inline)) void multiply(const std::byte* x,
+                                                      const std::byte* weight,
+                                                      std::size_t panel_bytes) {
     tiles_.template load_passing<4>(x, kTileRowBytes);
     if constexpr (M == 2)
       tiles_.template load_passing<5>(x + steps_ * height_ * kTileRowBytes, kTileRowBytes);
-    multiply_panel<M, 0>(weight);
-    if constexpr (N > 1) multiply_panel<M, 1>(weight);
-    if constexpr (N > 2) multiply_panel<M, 2>(weight);
-    if constexpr (N > 3) multiply_panel<M, 3>(weight);
+    multiply_panel<M, 0>(weight, panel_bytes);
+    if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes);
+    if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes);
+    if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes);
   }
 
   template <int M, int P>
-  inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight) {
+  inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight,
+                                                            std::size_t panel_bytes) {
     constexpr int kB = 6 + P % 2;
-    tiles_.template load<kB>(weight + P * block_.panel_bytes, kTileRowBytes);
+    tiles_.template load<kB>(weight + P * panel_bytes, kTileRowBytes);
     W::template multiply<P, 4, kB>(tiles_);
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
   }
@@ -292,6 +311,7 @@ class TileLinear {
   std::size_t steps_;
   std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
   std::size_t row_tiles_;
+  std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
   std::byte* base_;
   Waiting waiting_{};
   T tiles_;
