@@ -1,5 +1,5 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
-// VNNI) with products of bf16 and of 8 bit on tiles.
+// VNNI) with products of bf16, 8 and 4 bit on tiles.
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"

@@ -1,4 +1,8 @@
 // Kinds of weights on AMX tiles (tiles.h), and which weights go there.
+//
+// A kind packs rows of x, names the product, and makes outputs of sums. kMakesTiles: its panels are
+// smaller than B tiles, which are made of them; kGroupSteps: so many steps along k have sums of
+// their own, which are joined to totals.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
@@ -10,6 +14,8 @@ namespace tandem::kernels::cpu {
 /// subnormals count as zero).
 template <class V, class T>
 struct Bf16Kind {
+  static constexpr bool kMakesTiles = false;
+  static constexpr std::size_t kGroupSteps = 0;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kHeaderBytes = 0;
 
@@ -39,7 +45,7 @@ struct Bf16Kind {
     return V::load(reinterpret_cast<const float*>(c));
   }
 
- private:
+  /// x[i, i + 16), zero from k on.
   static typename V::Vec load(const float* x, std::size_t i, std::size_t k) {
     if (i + 16 <= k) return V::load(x + i);
     return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
@@ -50,6 +56,8 @@ struct Bf16Kind {
 /// outputs are scaled as Int8DynamicTile does.
 template <class V, class T>
 struct Int8DynamicKind {
+  static constexpr bool kMakesTiles = false;
+  static constexpr std::size_t kGroupSteps = 0;
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kHeaderBytes = kInt8HeaderBytes;
 
@@ -88,6 +96,96 @@ struct Int8DynamicKind {
   static float* scales(const LinearBlock& block) { return block.scratch + kPackedFloats; }
 };
 
+/// WeightScheme::kInt4Group128 by bf16: all 16 values of q are exact in it. A look-up widens two q
+/// of a word of eight at a time, k and k + 4, so x lies in that order too. Per group of 128 k the
+/// tile unit's sums; then total = fma(sum, scale, total), then total = fma(sum of the group's
+/// rounded x, zero, total).
+template <class V, class T>
+struct Int4Kind {
+  using Vec = typename V::Vec;
+
+  static constexpr bool kMakesTiles = true;
+  static constexpr std::size_t kStepK = 32;
+  static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
+
+  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
+    const float* x = Linear<V>::x_row(block, row);
+    float* sums = x_sums(block, row);
+    Vec sum = V::zero();
+    for (std::size_t step = 0; step < steps; ++step) {
+      std::byte* line = to.at(step);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const Vec v = Bf16Kind<V, T>::load(x, step * kStepK + half * 16, block.k);
+        V::store_bf16(line + half * 32, V::mix_eights(v));
+        sum = V::add(sum, V::load_bf16(line + half * 32));
+      }
+      if ((step + 1) % kGroupSteps != 0 && step + 1 != steps) continue;
+      sums[step / kGroupSteps] = V::sum(sum);
+      sum = V::zero();
+    }
+  }
+
+  static std::size_t tail_bytes(std::size_t /*k*/) { return 0; }
+
+  template <int C, int A, int B>
+  static inline __attribute__((always_inline)) void multiply(T& tiles) {
+    tiles.template multiply_bf16<C, A, B>();
+  }
+
+  /// The group that begins at a step.
+  static const std::byte* weights(const LinearBlock& block, std::size_t panel, std::size_t step) {
+    return block.weight + panel * block.panel_bytes + step / kGroupSteps * kInt4GroupBytes;
+  }
+
+  static constexpr std::size_t lines(std::size_t steps) {
+    return steps / kGroupSteps * (kInt4GroupBytes / 64);
+  }
+
+  /// B tiles of `count` k, zeros up to a whole one. Asks for what lies `ahead` bytes on.
+  static void make(const std::byte* from, std::size_t count, std::size_t ahead, std::byte* to) {
+    for (std::size_t i = 0; i < count; i += 8) {
+      if (i % kInt4Group == 0) {
+        __builtin_prefetch(from + ahead);
+        from += kInt4HeaderBytes;
+      }
+      __builtin_prefetch(from + ahead);
+      const typename V::Int raw = V::int_load(from);
+      V::int_store(to, V::template nibble_pair<0>(raw));
+      V::int_store(to + 64, V::template nibble_pair<1>(raw));
+      V::int_store(to + 128, V::template nibble_pair<2>(raw));
+      V::int_store(to + 192, V::template nibble_pair<3>(raw));
+      from += 64;
+      to += 256;
+    }
+    for (std::size_t i = (count + 7) / 8; i % 4 != 0; ++i) {
+      __builtin_memset(to, 0, 256);
+      to += 256;
+    }
+  }
+
+  /// `sums` and `totals` are tiles of [row][16 outputs].
+  static void fold(const LinearBlock& block,
+                   const TileGroup& at,
+                   const float* sums,
+                   float* totals) {
+    Vec scale;
+    Vec zero;
+    V::load_pairs(weights(block, at.panel, at.group * kGroupSteps), &scale, &zero);
+    for (std::size_t r = 0; r < at.rows; ++r) {
+      const Vec total = at.group == 0 ? V::zero() : V::load(totals + r * kPanel);
+      const Vec scaled = V::fma(V::load(sums + r * kPanel), scale, total);
+      const Vec x_sum = V::broadcast(x_sums(block, at.row + r)[at.group]);
+      V::store(totals + r * kPanel, V::fma(x_sum, zero, scaled));
+    }
+  }
+
+ private:
+  /// Of each group of a row, the sum of its rounded x.
+  static float* x_sums(const LinearBlock& block, std::size_t row) {
+    return block.scratch + kPackedFloats + row * Int4Tile<V>::group_count(block);
+  }
+};
+
 /// What goes to tiles; everything else is for the family beneath.
 template <class V, class T>
 struct AmxLinear {
@@ -97,12 +195,17 @@ struct AmxLinear {
 
   /// False: not here.
   static bool run(const LinearBlock& block) {
+    if (block.k == 0) return false;
     if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
       TileLinear<V, T, Bf16Kind>::run(block);
       return true;
     }
     if (block.scheme == WeightScheme::kInt8Dynamic && block.rows > kFewRows) {
       TileLinear<V, T, Int8DynamicKind>::run(block);
+      return true;
+    }
+    if (block.scheme == WeightScheme::kInt4Group128) {
+      TileLinear<V, T, Int4Kind>::run(block);
       return true;
     }
     return false;
@@ -114,6 +217,7 @@ struct AmxLinear {
       return TileLinear<V, T, Bf16Kind>::most_rows(k);
     if (scheme == WeightScheme::kInt8Dynamic)
       return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
+    if (scheme == WeightScheme::kInt4Group128) return TileLinear<V, T, Int4Kind>::most_rows(k);
     return 0;
   }
 };

@@ -5,7 +5,8 @@
 // products for four loads; up to 16 rows take four panels instead. With many rows k is cut, so that
 // the B tiles of a cut stay in the first level of caches while all rows go by, and sums wait in
 // memory from cut to cut, as they are. A C tile becomes outputs only after the products of the next
-// one are under way: the tile unit works meanwhile.
+// one are under way: the tile unit works meanwhile. Weights that are no B tiles in memory become
+// some a cut at a time, one cut before they are needed.
 //
 // Order of sums of one output: that of the tile unit over k (of W for quantised weights), whatever
 // the rows, since rows of a tile do not meet. Bound: few rows read the weight once, at memory
@@ -43,6 +44,14 @@ struct TileLine {
   [[nodiscard]] std::byte* at(std::size_t step) const { return first + step * step_bytes; }
 };
 
+/// Rows of one tile, and one group of k of one panel.
+struct TileGroup {
+  std::size_t row;
+  std::size_t rows;
+  std::size_t panel;
+  std::size_t group;
+};
+
 template <class V, class T, template <class, class> class Kind>
 class TileLinear {
   using W = Kind<V, T>;
@@ -66,13 +75,16 @@ class TileLinear {
  private:
   static constexpr std::size_t kMostRows = 384;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
-  /// last B tiles where a panel ends within them. What W keeps of rows is behind kPackedFloats.
+  /// last B tiles where a panel ends within them; then two cuts of B tiles that were made here.
+  /// What W keeps of rows is behind kPackedFloats.
   static constexpr std::size_t kRowsBytes = 768 * 1024;
   static constexpr std::size_t kSumsBytes = kMostRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsBytes;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
-  static_assert(kTailAt + 4 * kTileBytes <= kPackedFloats * sizeof(float));
+  static constexpr std::size_t kMadeAt = kTailAt + 4 * kTileBytes;
+  static constexpr std::size_t kMadeBytes = 16 * kTileBytes;
+  static_assert(kMadeAt + 2 * kMadeBytes <= kPackedFloats * sizeof(float));
   /// A cut of k: two panels take 32 KiB of the first level's 48.
   static constexpr std::size_t kCutSteps = 16;
   /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
@@ -85,17 +97,20 @@ class TileLinear {
     std::size_t panel;
     std::size_t first;  ///< step
     std::size_t steps;
-    bool last;              ///< of the cuts
-    const std::byte* next;  ///< what to ask for: the next cut's B tiles
-    std::size_t lines;      ///< of it, a panel and step
+    bool last;                ///< of the cuts
+    const std::byte* weight;  ///< B tiles of the cut
+    std::size_t panel_bytes;  ///< from those of one panel to the next one's
+    const std::byte* next;    ///< what to ask for: the next cut's weights
+    std::size_t lines;        ///< of it, a panel and step
   };
 
-  /// C tiles in memory that are to become outputs.
+  /// C tiles in memory that are to become outputs, or to join their totals.
   struct Waiting {
     std::size_t tile;
     std::size_t panel;
     std::size_t tiles;  ///< 0: none
     std::size_t panels;
+    std::size_t group;
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -112,13 +127,9 @@ class TileLinear {
     if (!block_.packed) pack();
     configure();
     std::size_t panel = block_.panel_begin;
-    if (row_tiles_ == 1) {
-      for (; panel + 4 <= block_.panel_end; panel += 4)
-        run_panels<4>(panel);
-    }
-    for (; panel + 2 <= block_.panel_end; panel += 2)
-      run_panels<2>(panel);
-    if (panel < block_.panel_end) run_panels<1>(panel);
+    if (row_tiles_ == 1) panel = run_wide<4>(panel);
+    panel = run_wide<2>(panel);
+    run_wide<1>(panel);
     settle();
     tiles_.release();
   }
@@ -149,12 +160,24 @@ class TileLinear {
     tiles_.configure(config);
   }
 
+  template <int N>
+  std::size_t run_wide(std::size_t panel) {
+    for (; panel + N <= block_.panel_end; panel += N) {
+      if constexpr (W::kMakesTiles) {
+        run_made<N>(panel);
+      } else {
+        run_panels<N>(panel);
+      }
+    }
+    return panel;
+  }
+
   /// All rows against panels [panel, panel + N).
   template <int N>
   void run_panels(std::size_t panel) {
     if (tail_bytes_ != 0) copy_tails<N>(panel);
     const bool few = row_tiles_ <= 2;
-    const std::size_t cuts = few || steps_ == 0 ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
+    const std::size_t cuts = few ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
     const std::size_t most = (steps_ + cuts - 1) / cuts;
     const std::size_t passes = (row_tiles_ + 1) / 2;
     const std::size_t share = (most * kLinesPerStep + passes - 1) / passes;
@@ -166,22 +189,89 @@ class TileLinear {
                 .first = first,
                 .steps = left < most ? left : most,
                 .last = left <= most,
+                .weight = b_tile(panel, first),
+                .panel_bytes = block_.panel_bytes,
                 .next = left <= most ? b_tile(panel + N, 0) : b_tile(panel, first + most),
-                .lines = most == 0 ? 0 : (share + most - 1) / most};
+                .lines = (share + most - 1) / most};
       if (few) {
         pass.next = b_tile(panel, kAheadSteps);
         pass.lines = kLinesPerStep;
       }
-      for (; pass.tile < row_tiles_; pass.tile += 2) {
-        if constexpr (N <= 2) {
-          if (pass.tile + 1 < row_tiles_) {
-            run_tiles<2, N>(pass);
-            pass.next += share * 64;
-            continue;
-          }
+      run_rows<N>(pass, share);
+    }
+  }
+
+  /// All tiles of rows over a cut of k; each pair of them asks for `share` lines a panel.
+  template <int N>
+  void run_rows(Pass& pass, std::size_t share) {
+    for (; pass.tile < row_tiles_; pass.tile += 2) {
+      if constexpr (N <= 2) {
+        if (pass.tile + 1 < row_tiles_) {
+          run_any<2, N>(pass);
+          pass.next += share * 64;
+          continue;
         }
-        run_tiles<1, N>(pass);
       }
+      run_any<1, N>(pass);
+    }
+  }
+
+  template <int M, int N>
+  void run_any(const Pass& pass) {
+    if constexpr (W::kGroupSteps != 0) {
+      run_groups<M, N>(pass);
+    } else {
+      run_tiles<M, N>(pass);
+    }
+  }
+
+  /// As run_panels, with B tiles made of the weights: those of the next cut before the products of
+  /// this one, so that both units have work.
+  template <int N>
+  void run_made(std::size_t panel) {
+    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
+    const bool few = row_tiles_ <= 2;
+    const std::size_t cuts = (steps_ + kSteps - 1) / kSteps;
+    const std::size_t passes = (row_tiles_ + 1) / 2;
+    const std::size_t share = few ? 0 : (W::lines(kSteps) + passes - 1) / passes;
+    make<N>(panel, 0);
+    for (std::size_t cut = 0; cut < cuts; ++cut) {
+      const std::size_t first = cut * kSteps;
+      const std::size_t left = steps_ - first;
+      if (cut + 1 < cuts) make<N>(panel, cut + 1);
+      // The cut after the next one, or the first ones of the next panels.
+      const bool here = cut + 2 < cuts;
+      const std::size_t next = here ? cut + 2 : cuts == 1 ? 0 : cut + 2 - cuts;
+      Pass pass{.tile = 0,
+                .panel = panel,
+                .first = first,
+                .steps = left < kSteps ? left : kSteps,
+                .last = left <= kSteps,
+                .weight = base_ + kMadeAt + cut % 2 * kMadeBytes,
+                .panel_bytes = kMadeBytes / N,
+                .next = W::weights(block_, here ? panel : panel + N, next * kSteps),
+                .lines = (share + kSteps - 1) / kSteps};
+      run_rows<N>(pass, share);
+    }
+    if constexpr (W::kGroupSteps != 0) finish_totals<N>(panel);
+  }
+
+  /// B tiles of a cut of N panels. Few rows ask for what comes next here.
+  template <int N>
+  void make(std::size_t panel, std::size_t cut) {
+    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
+    const std::size_t first = cut * kSteps;
+    const std::size_t left = block_.k - first * W::kStepK;
+    const std::size_t count = left < kSteps * W::kStepK ? left : kSteps * W::kStepK;
+    std::byte* to = base_ + kMadeAt + cut % 2 * kMadeBytes;
+    for (std::size_t n = 0; n < N; ++n) {
+      const std::byte* from = W::weights(block_, panel + n, first);
+      const auto at = static_cast<std::size_t>(from - W::weights(block_, panel + n, 0));
+      const std::size_t end = at + W::lines(kSteps) * 64;
+      W::make(from,
+              count,
+              row_tiles_ <= 2 ? bytes_ahead<V, N>(end, block_.panel_bytes) : 0,
+              to + n * (kMadeBytes / N));
     }
   }
 
@@ -198,9 +288,8 @@ class TileLinear {
   /// M tiles of rows x N panels over a cut of k.
   template <int M, int N>
   void run_tiles(const Pass& pass) {
-    const std::byte* x = base_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
-    const std::byte* weight = b_tile(pass.panel, pass.first);
-    std::byte* sums = base_ + kSumsAt + pass.tile * 2 * kTileBytes;
+    const std::byte* x = x_tile(pass);
+    std::byte* sums = sums_of(pass.tile);
     if (pass.first == 0) {
       for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
     } else {
@@ -211,13 +300,35 @@ class TileLinear {
     for (std::size_t step = 0; step < whole; ++step) {
       ask<N>(pass, step);
       if (pass.last) ask_outputs<M, N>(pass, step);
-      multiply<M, N>(x + step * x_step, weight + step * kTileBytes, block_.panel_bytes);
+      multiply<M, N>(x + step * x_step, pass.weight + step * kTileBytes, pass.panel_bytes);
     }
     if (whole < pass.steps) multiply<M, N>(x + whole * x_step, base_ + kTailAt, kTileBytes);
     settle();
     std::byte* to = pass.last ? base_ + kWaitingAt : sums;
     for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
-    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N};
+    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N, 0};
+  }
+
+  /// The same where groups of steps have sums of their own.
+  template <int M, int N>
+  void run_groups(const Pass& pass) {
+    const std::byte* x = x_tile(pass);
+    std::byte* to = base_ + kWaitingAt;
+    for (std::size_t step = 0; step < pass.steps;) {
+      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+      const std::size_t group = (pass.first + step) / W::kGroupSteps;
+      const std::size_t end =
+          step + W::kGroupSteps < pass.steps ? step + W::kGroupSteps : pass.steps;
+      for (; step < end; ++step) {
+        ask<N>(pass, step);
+        if (pass.last) ask_outputs<M, N>(pass, step);
+        multiply<M, N>(
+            x + step * height_ * kTileRowBytes, pass.weight + step * kTileBytes, pass.panel_bytes);
+      }
+      settle();
+      for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
+      waiting_ = {pass.tile, pass.panel, M, N, group};
+    }
   }
 
   /// One step along k.
@@ -287,8 +398,17 @@ class TileLinear {
     if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
   }
 
-  /// Makes outputs of the C tiles that wait for it.
+  /// Makes outputs of the C tiles that wait for it, or joins them to their totals.
   void settle() {
+    if constexpr (W::kGroupSteps != 0) {
+      fold();
+    } else {
+      make_outputs();
+    }
+    waiting_.tiles = 0;
+  }
+
+  void make_outputs() {
     for (std::size_t m = 0; m < waiting_.tiles; ++m) {
       const std::size_t first = (waiting_.tile + m) * kTileHeight;
       for (std::size_t r = 0; r < height_ && first + r < block_.rows; ++r) {
@@ -300,7 +420,43 @@ class TileLinear {
         }
       }
     }
-    waiting_.tiles = 0;
+  }
+
+  /// Joins the sums of a group to the totals, which lie as the sums between cuts do.
+  void fold() {
+    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
+      const std::size_t first = (waiting_.tile + m) * kTileHeight;
+      const std::size_t left = block_.rows - first;
+      const std::size_t rows = left < height_ ? left : height_;
+      for (std::size_t n = 0; n < waiting_.panels; ++n) {
+        const std::size_t at = n * kTileBytes;
+        W::fold(block_,
+                {.row = first, .rows = rows, .panel = waiting_.panel + n, .group = waiting_.group},
+                reinterpret_cast<const float*>(base_ + kWaitingAt + m * 2 * kTileBytes + at),
+                reinterpret_cast<float*>(sums_of(waiting_.tile + m) + at));
+      }
+    }
+  }
+
+  template <int N>
+  void finish_totals(std::size_t panel) {
+    settle();
+    for (std::size_t row = 0; row < block_.rows; ++row) {
+      const std::byte* totals = sums_of(row / kTileHeight) + row % kTileHeight * kTileRowBytes;
+      for (std::size_t n = 0; n < N; ++n) {
+        const auto* total = reinterpret_cast<const float*>(totals + n * kTileBytes);
+        Linear<V>::finish(block_, row, panel + n, V::load(total));
+      }
+    }
+  }
+
+  [[nodiscard]] const std::byte* x_tile(const Pass& pass) const {
+    return base_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
+  }
+
+  /// Room for two C tiles a tile of rows (four, where there is one).
+  [[nodiscard]] std::byte* sums_of(std::size_t tile) const {
+    return base_ + kSumsAt + tile * 2 * kTileBytes;
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
