@@ -77,6 +77,7 @@ inline bool rounds_inputs(const Backend& backend) {
 /// Whether `backend` rounds activations to bf16 for weights of this format.
 inline bool rounds_inputs(const Backend& backend, WeightFormat format) {
   if (format.scheme == WeightScheme::kInt4Group128) return rounds_inputs(backend);
+  if (format.scheme == WeightScheme::kInt8) return backend.family() == Family::kAmx;
   return format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16 &&
          rounds_inputs(backend);
 }

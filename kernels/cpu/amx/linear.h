@@ -96,6 +96,43 @@ struct Int8DynamicKind {
   static float* scales(const LinearBlock& block) { return block.scratch + kPackedFloats; }
 };
 
+/// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
+template <class V, class T>
+struct Int8Kind : Bf16Kind<V, T> {
+  static constexpr bool kMakesTiles = true;
+  static constexpr std::size_t kWordsPerStep = Bf16Kind<V, T>::kStepK / 4;
+
+  static const std::byte* weights(const LinearBlock& block, std::size_t panel, std::size_t step) {
+    return block.weight + panel * block.panel_bytes + kInt8HeaderBytes + step * kWordsPerStep * 64;
+  }
+
+  static constexpr std::size_t lines(std::size_t steps) { return steps * kWordsPerStep; }
+
+  /// As Int4Kind::make.
+  static void make(const std::byte* from, std::size_t count, std::size_t ahead, std::byte* to) {
+    for (std::size_t i = 0; i < count; i += 4) {
+      __builtin_prefetch(from + ahead);
+      const typename V::Int raw = V::int_load(from);
+      V::int_store(to, V::bf16_pair(V::template byte_of<0>(raw), V::template byte_of<1>(raw)));
+      V::int_store(to + 64, V::bf16_pair(V::template byte_of<2>(raw), V::template byte_of<3>(raw)));
+      from += 64;
+      to += 128;
+    }
+    for (std::size_t i = (count + 3) / 4; i % kWordsPerStep != 0; ++i) {
+      __builtin_memset(to, 0, 128);
+      to += 128;
+    }
+  }
+
+  static typename V::Vec outputs(const LinearBlock& block,
+                                 std::size_t /*row*/,
+                                 std::size_t panel,
+                                 const std::byte* c) {
+    const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
+    return V::mul(V::load(reinterpret_cast<const float*>(c)), V::load(scale));
+  }
+};
+
 /// WeightScheme::kInt4Group128 by bf16: all 16 values of q are exact in it. A look-up widens two q
 /// of a word of eight at a time, k and k + 4, so x lies in that order too. Per group of 128 k the
 /// tile unit's sums; then total = fma(sum, scale, total), then total = fma(sum of the group's
@@ -204,6 +241,10 @@ struct AmxLinear {
       TileLinear<V, T, Int8DynamicKind>::run(block);
       return true;
     }
+    if (block.scheme == WeightScheme::kInt8) {
+      TileLinear<V, T, Int8Kind>::run(block);
+      return true;
+    }
     if (block.scheme == WeightScheme::kInt4Group128) {
       TileLinear<V, T, Int4Kind>::run(block);
       return true;
@@ -217,6 +258,7 @@ struct AmxLinear {
       return TileLinear<V, T, Bf16Kind>::most_rows(k);
     if (scheme == WeightScheme::kInt8Dynamic)
       return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
+    if (scheme == WeightScheme::kInt8) return TileLinear<V, T, Int8Kind>::most_rows(k);
     if (scheme == WeightScheme::kInt4Group128) return TileLinear<V, T, Int4Kind>::most_rows(k);
     return 0;
   }

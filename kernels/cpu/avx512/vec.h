@@ -136,6 +136,11 @@ struct Avx512Vec {
         _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
+  static Int bf16_pair(Vec low, Vec high) {
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16),
+                           _mm512_castps_si512(high));
+  }
+
   static Vec mix_eights(Vec v) {
     const Int order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
     return _mm512_permutexvar_ps(order, v);

@@ -169,6 +169,16 @@ struct GenericVec {
     *second = each([&](int i) { return bf16_to_f32(bits[2 * i + 1]); });
   }
 
+  /// Words of two bf16, of values that are exact in it.
+  static Int bf16_pair(const Vec& low, const Vec& high) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      out.lane[i] = std::bit_cast<std::int32_t>(std::bit_cast<std::uint32_t>(low.lane[i]) >> 16 |
+                                                std::bit_cast<std::uint32_t>(high.lane[i]));
+    }
+    return out;
+  }
+
   /// Of each 8 lanes: 0, 4, 1, 5, 2, 6, 3, 7.
   static Vec mix_eights(const Vec& v) {
     return each([&](int i) { return v.lane[i / 8 * 8 + i % 2 * 4 + i % 8 / 2]; });
