@@ -286,13 +286,15 @@ TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {
 }
 
 // What the numerics of amx say: per 32 k a chain over the even k and one over the odd k, added to
-// each other, then to the sum so far. Rows and k enough for several tiles and cuts.
+// each other, then to the sum so far. Rows and k enough for several blocks, tiles
+// and cuts of k.
 TEST(Linear, TilesSumInTheDocumentedOrder) {
-  constexpr std::size_t kN = 37;
+  constexpr std::size_t kTokens = 420;
+  constexpr std::size_t kN = 21;
   constexpr std::size_t kK = 1130;
   ThreadPool pool(2);
   Rng rng(17);
-  const std::vector<float> x = rng.reals(75 * kK);
+  const std::vector<float> x = rng.reals(kTokens * kK);
   const std::vector<float> w = rng.reals(kN * kK);
   const Matrix source(kN, kK, DType::kF32, w);
   const MatrixView part = source.view();
@@ -304,7 +306,7 @@ TEST(Linear, TilesSumInTheDocumentedOrder) {
   };
   const std::vector<float> a = rounded(x);
   const std::vector<float> b = rounded(w);
-  std::vector<float> want(75 * kN);
+  std::vector<float> want(kTokens * kN);
   for (std::size_t i = 0; i < want.size(); ++i) {
     float sum = 0;
     for (std::size_t begin = 0; begin < kK; begin += 32) {
@@ -318,7 +320,7 @@ TEST(Linear, TilesSumInTheDocumentedOrder) {
   for (const Backend* backend : testing::vector_backends()) {
     if (backend->family() != Family::kAmx) continue;
     const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
-    for (const std::size_t tokens : {1U, 16U, 17U, 33U, 75U}) {
+    for (const std::size_t tokens : {1U, 16U, 17U, 33U, 75U, 420U}) {
       const auto count = static_cast<std::ptrdiff_t>(tokens);
       const std::vector<float> some(x.begin(), x.begin() + count * static_cast<std::ptrdiff_t>(kK));
       EXPECT_TRUE(same_bits(run(*backend, *weight, some, tokens, pool),

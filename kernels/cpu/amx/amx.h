@@ -17,4 +17,8 @@ Kernels amx_kernels();
 /// tile unit.
 Kernels emulated_amx_kernels();
 
+/// amx_kernels() on emulated tiles, for tests of what surrounds them. Call only where
+/// features().avx512_vnni.
+Kernels emulated_amx_avx512_kernels();
+
 }  // namespace tandem::kernels::cpu

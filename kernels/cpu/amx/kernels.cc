@@ -1,6 +1,7 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
 // VNNI) with products of bf16, 8 and 4 bit on tiles.
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/emulated.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"
 
@@ -51,18 +52,28 @@ struct HardwareTiles {
   }
 };
 
+template <class T>
 void linear(const LinearBlock& block) {
-  if (!AmxLinear<Avx512Vec, HardwareTiles>::run(block)) avx512_vnni_linear(block);
+  if (!AmxLinear<Avx512Vec, T>::run(block)) avx512_vnni_linear(block);
+}
+
+template <class T>
+Kernels kernels_on() {
+  Kernels kernels = avx512_kernels();
+  kernels.linear = &linear<T>;
+  kernels.row_step = 32;
+  kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
+  return kernels;
 }
 
 }  // namespace
 
 Kernels amx_kernels() {
-  Kernels kernels = avx512_kernels();
-  kernels.linear = &linear;
-  kernels.row_step = 32;
-  kernels.most_rows = &AmxLinear<Avx512Vec, HardwareTiles>::most_rows;
-  return kernels;
+  return kernels_on<HardwareTiles>();
+}
+
+Kernels emulated_amx_avx512_kernels() {
+  return kernels_on<EmulatedTiles<Avx512Vec>>();
 }
 
 }  // namespace tandem::kernels::cpu
