@@ -112,9 +112,10 @@ struct Int8Kind : Bf16Kind<V, T> {
   static void make(const std::byte* from, std::size_t count, std::size_t ahead, std::byte* to) {
     for (std::size_t i = 0; i < count; i += 4) {
       __builtin_prefetch(from + ahead);
-      const typename V::Int raw = V::int_load(from);
-      V::int_store(to, V::bf16_pair(V::template byte_of<0>(raw), V::template byte_of<1>(raw)));
-      V::int_store(to + 64, V::bf16_pair(V::template byte_of<2>(raw), V::template byte_of<3>(raw)));
+      typename V::Int rows[2];
+      V::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
+      V::int_store(to, rows[0]);
+      V::int_store(to + 64, rows[1]);
       from += 64;
       to += 128;
     }

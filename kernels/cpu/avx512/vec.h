@@ -136,9 +136,21 @@ struct Avx512Vec {
         _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
-  static Int bf16_pair(Vec low, Vec high) {
-    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16),
-                           _mm512_castps_si512(high));
+  // Each byte alone in the upper end of its word, so that a conversion makes 2^24 times its value:
+  // fewer shifts, of which only one goes at a time. The exponents are mended two by two; zero stays
+  // zero by saturation.
+  static void byte_pairs(Int v, Int* first, Int* second) {
+    const Int top = _mm512_set1_epi32(static_cast<int>(0xff000000U));
+    const Int one = _mm512_set4_epi32(0x0dffffff, 0x09ffffff, 0x05ffffff, 0x01ffffff);
+    const Int two = _mm512_set4_epi32(0x0effffff, 0x0affffff, 0x06ffffff, 0x02ffffff);
+    *first = top_pair(_mm512_slli_epi32(v, 24), _mm512_shuffle_epi8(v, one));
+    *second = top_pair(_mm512_shuffle_epi8(v, two), _mm512_and_si512(v, top));
+  }
+
+  static Int top_pair(Int low, Int high) {
+    const Int bits = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(low)), 16);
+    const Int both = _mm512_or_si512(bits, _mm512_castps_si512(_mm512_cvtepi32_ps(high)));
+    return _mm512_subs_epu16(both, _mm512_set1_epi16(24 << 7));
   }
 
   static Vec mix_eights(Vec v) {

@@ -169,14 +169,18 @@ struct GenericVec {
     *second = each([&](int i) { return bf16_to_f32(bits[2 * i + 1]); });
   }
 
-  /// Words of two bf16, of values that are exact in it.
-  static Int bf16_pair(const Vec& low, const Vec& high) {
-    Int out;
-    for (int i = 0; i < 16; ++i) {
-      out.lane[i] = std::bit_cast<std::int32_t>(std::bit_cast<std::uint32_t>(low.lane[i]) >> 16 |
-                                                std::bit_cast<std::uint32_t>(high.lane[i]));
-    }
-    return out;
+  /// bf16 of the signed bytes 0 and 1, and 2 and 3, of each word, the lower one low. None is -128.
+  static void byte_pairs(const Int& v, Int* first, Int* second) {
+    const auto pair = [](const Vec& low, const Vec& high) {
+      Int out;
+      for (int i = 0; i < 16; ++i) {
+        out.lane[i] = std::bit_cast<std::int32_t>(std::bit_cast<std::uint32_t>(low.lane[i]) >> 16 |
+                                                  std::bit_cast<std::uint32_t>(high.lane[i]));
+      }
+      return out;
+    };
+    *first = pair(byte_of<0>(v), byte_of<1>(v));
+    *second = pair(byte_of<2>(v), byte_of<3>(v));
   }
 
   /// Of each 8 lanes: 0, 4, 1, 5, 2, 6, 3, 7.
