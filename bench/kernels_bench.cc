@@ -75,10 +75,8 @@ struct Format {
 double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) {
   const tandem::bench::Limits& limits = setup.limits;
   if (format.scheme == WeightScheme::kInt8Dynamic) return limits.int8_gop_s;
-  const bool pairs = format.scheme == WeightScheme::kInt4Group128
-                         ? setup.backend.family() == Family::kAvx512Bf16
-                         : format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16;
-  return pairs ? limits.bf16_gflop_s : limits.fma_gflop_s;
+  return tandem::bench::multiplies_bf16(setup.backend.family(), format) ? limits.bf16_gflop_s
+                                                                        : limits.fma_gflop_s;
 }
 
 // Several copies of the weight, so that a decode step finds it in memory and not in a cache.

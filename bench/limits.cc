@@ -131,6 +131,55 @@ __attribute__((target("avx512f"))) void bf16_loop(std::size_t rounds) {
 }
 #endif
 
+#if defined(__x86_64__)
+// Tiles of 16 rows of 64 bytes: four chains, two A and two B, as the products have them.
+struct alignas(64) WholeTiles {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+template <bool kInt8>
+void tile_loop(std::size_t rounds) {
+  const WholeTiles config;
+  __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+  __asm__ volatile(
+      ".irp tile, 0,1,2,3,4,5,6,7\n\t"
+      "tilezero %%tmm\\tile\n\t"
+      ".endr" ::);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    if constexpr (kInt8) {
+      __asm__ volatile(
+          "tdpbssd %%tmm6, %%tmm4, %%tmm0\n\t"
+          "tdpbssd %%tmm7, %%tmm4, %%tmm1\n\t"
+          "tdpbssd %%tmm6, %%tmm5, %%tmm2\n\t"
+          "tdpbssd %%tmm7, %%tmm5, %%tmm3" ::);
+    } else {
+      __asm__ volatile(
+          "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+          "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+          "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+          "tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
+    }
+  }
+  __asm__ volatile("tilerelease" ::: "memory");
+}
+
+/// Four products of 16 x 16 outputs a round.
+template <bool kInt8>
+double measure_tiles(ThreadPool& pool, double budget_s) {
+  constexpr std::size_t kRounds = 200'000;
+  const std::size_t threads = pool.thread_count();
+  const double seconds = best_time(budget_s, [&] {
+    pool.parallel_for(threads, [&](std::size_t, std::size_t) { tile_loop<kInt8>(kRounds); });
+  });
+  return static_cast<double>(threads * kRounds) * 4 * 16 * 16 * (kInt8 ? 64 : 32) * 2 / seconds *
+         1e-9;
+}
+#endif
+
 /// Families with registers of 512 bits.
 bool has_wide_vectors(const Backend& backend) {
   return backend.family() >= Family::kAvx512;
@@ -138,6 +187,7 @@ bool has_wide_vectors(const Backend& backend) {
 
 double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
 #if defined(__x86_64__)
+  if (backend.family() == Family::kAmx) return measure_tiles<true>(pool, budget_s);
   constexpr std::size_t kRounds = 1'000'000;
   void (*loop)(std::size_t) = nullptr;
   double op_per_round = 0;
@@ -197,6 +247,7 @@ double measure_fma(const Backend& backend, ThreadPool& pool, double budget_s) {
 
 double measure_bf16(const Backend& backend, ThreadPool& pool, double budget_s, double otherwise) {
 #if defined(__x86_64__)
+  if (backend.family() == Family::kAmx) return measure_tiles<false>(pool, budget_s);
   if (backend.family() == Family::kAvx512Bf16) {
     constexpr std::size_t kRounds = 1'000'000;
     const std::size_t threads = pool.thread_count();

@@ -13,9 +13,24 @@ struct Limits {
   double read_gb_s = 0;    ///< from memory, all threads
   double fma_gflop_s = 0;  ///< f32 multiply-adds, two operations each, in the family's own vectors
   double bf16_gflop_s =
-      0;  ///< products of bf16 weights: pairs where the family has them, else as fma
-  double int8_gop_s = 0;  ///< products of 8 bit, two operations each: VNNI, or maddubs
+      0;  ///< products of bf16 weights: tiles or pairs where the family has them, else as fma
+  double int8_gop_s = 0;  ///< products of 8 bit, two operations each: tiles, VNNI, or maddubs
 };
+
+/// Whether the family multiplies weights of this format as bf16: bf16_gflop_s is their limit then.
+inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat& format) {
+  switch (format.scheme) {
+    case kernels::WeightScheme::kFloat:
+      return format.dtype == kernels::DType::kBf16;
+    case kernels::WeightScheme::kInt8:
+      return family == kernels::Family::kAmx;
+    case kernels::WeightScheme::kInt4Group128:
+      return family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16;
+    case kernels::WeightScheme::kInt8Dynamic:
+      return false;
+  }
+  return false;
+}
 
 /// With one thread, processor time: neighbours on a shared machine then cost only cache and
 /// bandwidth. With several, wall time.

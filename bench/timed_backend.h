@@ -128,12 +128,9 @@ class TimedBackend final : public kernels::Backend {
 
  private:
   void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
-    const bool pairs = inner_.family() == kernels::Family::kAvx512Bf16 &&
-                       weight.scheme() == kernels::WeightScheme::kInt4Group128;
     if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
       cost.int8_ops += ops;
-    } else if (pairs || (weight.scheme() == kernels::WeightScheme::kFloat &&
-                         weight.dtype() == kernels::DType::kBf16)) {
+    } else if (multiplies_bf16(inner_.family(), weight.format())) {
       cost.bf16_flops += ops;
     } else {
       cost.flops += ops;

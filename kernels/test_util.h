@@ -52,8 +52,9 @@ class Rng {
   std::uint64_t state_;
 };
 
-/// The families that this machine runs, without the reference; avx512 without VNNI too, and amx on
-/// emulated tiles and avx512_bf16 in plain code, which run everywhere.
+/// The families that this machine runs, without the reference; avx512 without VNNI too, amx
+/// on emulated tiles also with its own vectors, and both amx and avx512_bf16 in plain code, which
+/// run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
   static const CpuBackend emulated_bf16(
@@ -64,7 +65,12 @@ inline std::vector<const Backend*> vector_backends() {
   }
 #if defined(__x86_64__)
   static const CpuBackend plain(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
-  if (cpu::features().avx512_vnni) backends.push_back(&plain);
+  if (cpu::features().avx512_vnni) {
+    static const CpuBackend tiles(
+        Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
+    backends.push_back(&plain);
+    backends.push_back(&tiles);
+  }
 #endif
   return backends;
 }
@@ -76,7 +82,8 @@ inline bool rounds_inputs(const Backend& backend) {
 
 /// Whether `backend` rounds activations to bf16 for weights of this format.
 inline bool rounds_inputs(const Backend& backend, WeightFormat format) {
-  if (format.scheme == WeightScheme::kInt4Group128) return backend.family() == Family::kAvx512Bf16;
+  if (format.scheme == WeightScheme::kInt4Group128) return rounds_inputs(backend);
+  if (format.scheme == WeightScheme::kInt8) return backend.family() == Family::kAmx;
   return format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16 &&
          rounds_inputs(backend);
 }

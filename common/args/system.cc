@@ -52,7 +52,7 @@ std::uint64_t memory_limit(const CgroupLimits& limits) {
   return bytes;
 }
 
-/// AMX tiles and bf16 products, switched on by the kernel (XCR0 bits 17 and 18).
+/// AMX tiles, bf16 and 8-bit products, switched on by the kernel (XCR0 bits 17 and 18).
 bool amx_available() {
 #if defined(__x86_64__)
   unsigned a = 0;
@@ -61,7 +61,7 @@ bool amx_available() {
   unsigned d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & (1U << 27U)) == 0) return false;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kAmxBits = (1U << 24U) | (1U << 22U);
+  constexpr unsigned kAmxBits = (1U << 25U) | (1U << 24U) | (1U << 22U);
   if ((d & kAmxBits) != kAmxBits) return false;
   unsigned low = 0;
   unsigned high = 0;

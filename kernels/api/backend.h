@@ -22,7 +22,8 @@ enum class Family : std::uint8_t {
   kAvx2,
   kAvx512,
   kAvx512Bf16,  ///< bf16 weights by pairs (activations rounded to bf16); the rest as kAvx512
-  kAmx,  ///< bf16 weights through AMX tiles (activations rounded to bf16); the rest as kAvx512
+  kAmx,  ///< bf16 and quantised weights through AMX tiles (activations rounded to bf16, or to 8 bit
+         ///< where the weight says so); the rest as kAvx512
 };
 
 /// "auto", "reference", "generic", "avx2", "avx512", "avx512_bf16", "amx".

@@ -36,7 +36,8 @@ std::string missing(Family family) {
              "lacks "
              "one of them";
     case Family::kAmx:
-      return "kernel family amx needs AMX-BF16 and AVX-512, and leave of the system to use tiles; "
+      return "kernel family amx needs AMX-BF16, AMX-INT8 and AVX-512, and leave of the system to "
+             "use tiles; "
              "not so here";
     default:
       return "unknown kernel family " + std::to_string(static_cast<int>(family));

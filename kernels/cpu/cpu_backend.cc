@@ -5,6 +5,7 @@
 #include "kernels/cpu/tasks.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +15,38 @@ namespace {
 std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
   return kv.base + kv.layer_offset_bytes +
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
+}
+
+// Tasks below which what is left of another worker's share is left to it: whoever takes some of it
+// may have to pack its rows first.
+constexpr std::uint32_t kWorthTaking = 3;
+
+// fn(task, worker) for all tasks. Each worker has a range of its own, so that neighbours, which
+// share rows of x, are seldom met by two workers; then it takes from the others' ranges.
+template <class Fn>
+void for_ranges(ThreadPool& pool, std::size_t tasks, Fn fn) {
+  struct Range {
+    std::atomic<std::uint32_t> next;
+    std::uint32_t end;
+  };
+
+  Range ranges[ThreadPool::kMaxThreads];
+  const std::size_t count = std::min(pool.thread_count(), tasks);
+  for (std::size_t i = 0; i < count; ++i) {
+    ranges[i].next.store(static_cast<std::uint32_t>(tasks * i / count), std::memory_order_relaxed);
+    ranges[i].end = static_cast<std::uint32_t>(tasks * (i + 1) / count);
+  }
+  pool.parallel_for(count, [&](std::size_t own, std::size_t worker) {
+    for (std::size_t i = 0; i < count; ++i) {
+      Range& range = ranges[(own + i) % count];
+      const std::uint32_t keep = i == 0 ? 0 : kWorthTaking - 1;
+      while (range.next.load(std::memory_order_relaxed) + keep < range.end) {
+        const std::uint32_t task = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= range.end) break;
+        fn(task, worker);
+      }
+    }
+  });
 }
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
@@ -98,7 +131,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   if (args.tokens == 0 || panels == 0) return;
   const std::size_t x_stride = stride_or(args.x_stride, k);
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const std::size_t rows = cpu::row_block(args.tokens, k, kernels_.row_step);
+  const std::size_t rows = cpu::row_block(args.tokens, weight, kernels_);
   const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
 
   const std::size_t macs = rows * k * panels * cpu::kPanel;
@@ -107,7 +140,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   // 1 + the block of rows that each worker packed last.
   std::uint32_t packed[ThreadPool::kMaxThreads];
   std::fill_n(packed, pool.thread_count(), 0U);
-  pool.parallel_for(row_blocks * columns, [&](std::size_t task, std::size_t worker) {
+  const auto run = [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
     const auto mark = static_cast<std::uint32_t>(task / columns + 1);
     const bool again = packed[worker] == mark;
@@ -133,7 +166,12 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
                      .x_rows = nullptr,
                      .y_rows = nullptr,
                      .row_scale = nullptr});
-  });
+  };
+  if (row_blocks > 1) {
+    for_ranges(pool, row_blocks * columns, run);
+  } else {
+    pool.parallel_for(columns, run);
+  }
 }
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {

@@ -89,7 +89,7 @@ void gate_up(const ExpertMlpArgs& args,
   const std::size_t inner = args.gate->n();
   const std::size_t rows = args.tokens * args.top_k;
   const std::size_t panels = cpu::panel_count(inner);
-  const Blocks blocks(groups, cpu::row_block(rows, hidden, kernels.row_step));
+  const Blocks blocks(groups, cpu::row_block(rows, *args.gate, kernels));
   const std::size_t count = blocks.first[groups.experts];
   const std::size_t macs = rows / count * hidden * panels * 2 * cpu::kPanel;
   const std::size_t step =
@@ -137,7 +137,7 @@ void down(const ExpertMlpArgs& args,
   const std::size_t macs = rows / ranges * inner * panels * cpu::kPanel;
   const std::size_t step = cpu::panel_step(most, ranges, macs, panels);
   const std::size_t columns = (panels + step - 1) / step;
-  const std::size_t block_rows = cpu::row_block(rows, inner, kernels.row_step);
+  const std::size_t block_rows = cpu::row_block(rows, *args.down, kernels);
   pool.parallel_for(ranges * columns, [&](std::size_t task, std::size_t worker) {
     const auto token_begin = static_cast<std::int32_t>(args.tokens * (task / columns) / ranges);
     const auto token_end = static_cast<std::int32_t>(args.tokens * (task / columns + 1) / ranges);

@@ -62,7 +62,7 @@ Features detect() {
   found.avx512_bf16 = found.avx512_vnni && __get_cpuid_count(7, 1, &a1, &rest, &rest, &rest) != 0 &&
                       bit(a1, 5) && bf16_pairs_as_documented();
   found.amx = found.avx512_vnni && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
-              request_tiles();
+              bit(d, 25) && request_tiles();
   return found;
 }
 #else

@@ -8,7 +8,7 @@ struct Features {
   bool avx512 = false;       ///< F, BW, VL, DQ, and the OS saves zmm
   bool avx512_vnni = false;  ///< avx512, and VNNI
   bool avx512_bf16 = false;  ///< avx512_vnni, and BF16 with the documented roundings
-  bool amx = false;  ///< TILE and BF16, AVX-512 too, the OS saves tiles, and this process was
+  bool amx = false;  ///< TILE, BF16 and INT8, AVX-512 too, the OS saves tiles, and this process was
                      ///< allowed to use them
 };
 

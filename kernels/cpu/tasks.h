@@ -44,17 +44,27 @@ void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, 
   });
 }
 
-/// How many rows of x one task packs: as many as fit, in whole register tiles, unless that left a
-/// last block so small that reading the weight for it would cost more than its products.
-inline std::size_t row_block(std::size_t tokens, std::size_t k, std::size_t row_step) {
+/// How many rows of x one task packs for a weight: as many as fit, in whole register tiles, unless
+/// that left a last block so small that reading the weight for it would cost more than its
+/// products.
+inline std::size_t row_block(std::size_t tokens,
+                             const PackedWeight& weight,
+                             const Kernels& kernels) {
   constexpr std::size_t kMostRows = 192;
-  const std::size_t fit =
-      std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(k, 1), 1, kMostRows);
-  const std::size_t most = fit >= row_step ? fit / row_step * row_step : fit;
+  std::size_t fit = kernels.most_rows == nullptr
+                        ? 0
+                        : kernels.most_rows(weight.k(), weight.scheme(), weight.dtype());
+  if (fit == 0) {
+    fit =
+        std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(weight.k(), 1), 1, kMostRows);
+  }
+  const std::size_t most =
+      fit >= kernels.row_step ? fit / kernels.row_step * kernels.row_step : fit;
   if (tokens <= most) return tokens;
   const std::size_t blocks = (tokens + most - 1) / most;
   const std::size_t even = (tokens + blocks - 1) / blocks;
-  for (const std::size_t step : {row_step, std::size_t{4}}) {
+  const std::size_t least = kernels.row_step % 16 == 0 ? 16 : 4;
+  for (const std::size_t step : {kernels.row_step, least}) {
     const std::size_t whole = std::min((even + step - 1) / step * step, most);
     if (((tokens - 1) % whole + 1) * 2 >= whole) return whole;
   }

@@ -1,86 +1,17 @@
-// The tile unit in plain code, written after the pseudo code of TDPBF16PS in Intel's SDM, volume 2.
+// The amx family in plain code.
+#include "kernels/cpu/amx/emulated.h"
+
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/generic/vec.h"
 
-#include <cstring>
-
 namespace tandem::kernels::cpu {
 namespace {
 
-class EmulatedTiles {
- public:
-  void configure(const TileConfig& config) {
-    config_ = config;
-    std::memset(tiles_, 0, sizeof(tiles_));
-  }
-
-  void release() {}
-
-  template <int C>
-  void zero() {
-    std::memset(tiles_[C], 0, sizeof(tiles_[C]));
-  }
-
-  template <int Tile>
-  void load(const std::byte* from, std::size_t stride_bytes) {
-    std::memset(tiles_[Tile], 0, sizeof(tiles_[Tile]));
-    for (std::size_t row = 0; row < config_.rows[Tile]; ++row) {
-      std::memcpy(tiles_[Tile] + row * 64, from + row * stride_bytes, config_.row_bytes[Tile]);
-    }
-  }
-
-  template <int Tile>
-  void store(float* to, std::size_t stride_bytes) {
-    for (std::size_t row = 0; row < config_.rows[Tile]; ++row) {
-      std::memcpy(reinterpret_cast<std::byte*>(to) + row * stride_bytes,
-                  tiles_[Tile] + row * 64,
-                  config_.row_bytes[Tile]);
-    }
-  }
-
-  template <int C, int A, int B>
-  void multiply() {
-    for (std::size_t m = 0; m < config_.rows[C]; ++m) {
-      for (std::size_t n = 0; n < 16; ++n) {
-        float even = 0;
-        float odd = 0;
-        for (std::size_t k = 0; k < 16; ++k) {
-          even = flush(__builtin_fmaf(element<A>(m, 2 * k), element<B>(k, 2 * n), even));
-          odd = flush(__builtin_fmaf(element<A>(m, 2 * k + 1), element<B>(k, 2 * n + 1), odd));
-        }
-        float sum = 0;
-        std::memcpy(&sum, tiles_[C] + m * 64 + n * 4, sizeof(sum));
-        sum = flush(flush(sum) + flush(even + odd));
-        std::memcpy(tiles_[C] + m * 64 + n * 4, &sum, sizeof(sum));
-      }
-    }
-  }
-
- private:
-  // The unit treats subnormal inputs as zero and makes subnormal results zero, with their sign.
-  static float flush(float value) {
-    const float magnitude = __builtin_fabsf(value);
-    return magnitude < 0x1p-126F ? __builtin_copysignf(0.0F, value) : value;
-  }
-
-  template <int Tile>
-  [[nodiscard]] float element(std::size_t row, std::size_t col) const {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, tiles_[Tile] + row * 64 + col * 2, sizeof(bits));
-    return flush(bf16_to_f32(bits));
-  }
-
-  TileConfig config_{};
-  std::byte tiles_[8][1024] = {};
-};
+using Tiles = AmxLinear<GenericVec, EmulatedTiles<GenericVec>>;
 
 void linear(const LinearBlock& block) {
-  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-    AmxLinear<GenericVec, EmulatedTiles>::run(block);
-  } else {
-    generic_kernels().linear(block);
-  }
+  if (!Tiles::run(block)) generic_kernels().linear(block);
 }
 
 }  // namespace
@@ -89,6 +20,7 @@ Kernels emulated_amx_kernels() {
   Kernels kernels = generic_kernels();
   kernels.linear = &linear;
   kernels.row_step = 32;
+  kernels.most_rows = &Tiles::most_rows;
   return kernels;
 }
 

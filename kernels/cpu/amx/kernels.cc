@@ -1,6 +1,7 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
-// VNNI) with bf16 products on tiles.
+// VNNI) with products of bf16, 8 and 4 bit on tiles.
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/emulated.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"
 
@@ -27,6 +28,13 @@ struct HardwareTiles {
                      : "memory");
   }
 
+  /// With the hint that the data need not stay in the first level of caches.
+  template <int Tile>
+  void load_passing(const void* from, std::size_t stride_bytes) {
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride_bytes), "i"(Tile)
+                     : "memory");
+  }
+
   template <int Tile>
   void store(void* to, std::size_t stride_bytes) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride_bytes), "i"(Tile)
@@ -34,26 +42,38 @@ struct HardwareTiles {
   }
 
   template <int C, int A, int B>
-  void multiply() {
+  void multiply_bf16() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+
+  template <int C, int A, int B>
+  void multiply_int8() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
 };
 
+template <class T>
 void linear(const LinearBlock& block) {
-  if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-    AmxLinear<Avx512Vec, HardwareTiles>::run(block);
-  } else {
-    avx512_vnni_linear(block);
-  }
+  if (!AmxLinear<Avx512Vec, T>::run(block)) avx512_vnni_linear(block);
+}
+
+template <class T>
+Kernels kernels_on() {
+  Kernels kernels = avx512_kernels();
+  kernels.linear = &linear<T>;
+  kernels.row_step = 32;
+  kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
+  return kernels;
 }
 
 }  // namespace
 
 Kernels amx_kernels() {
-  Kernels kernels = avx512_kernels();
-  kernels.linear = &linear;
-  kernels.row_step = 32;
-  return kernels;
+  return kernels_on<HardwareTiles>();
+}
+
+Kernels emulated_amx_avx512_kernels() {
+  return kernels_on<EmulatedTiles<Avx512Vec>>();
 }
 
 }  // namespace tandem::kernels::cpu

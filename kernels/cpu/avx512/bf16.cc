@@ -26,30 +26,6 @@ struct Avx512Bf16Vec : Avx512Vec {
     return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
   }
 
-  /// bf16 of the signed half bytes J and J + 4 of each word. The look-up ignores all but the low
-  /// five bits, and the table does the fifth.
-  template <int J>
-  static Int nibble_pair(Int v) {
-    const __m256i half = _mm256_setr_epi16(0,
-                                           0x3f80,
-                                           0x4000,
-                                           0x4040,
-                                           0x4080,
-                                           0x40a0,
-                                           0x40c0,
-                                           0x40e0,
-                                           static_cast<short>(0xc100),
-                                           static_cast<short>(0xc0e0),
-                                           static_cast<short>(0xc0c0),
-                                           static_cast<short>(0xc0a0),
-                                           static_cast<short>(0xc080),
-                                           static_cast<short>(0xc040),
-                                           static_cast<short>(0xc000),
-                                           static_cast<short>(0xbf80));
-    const Int table = _mm512_broadcast_i64x4(half);
-    return _mm512_permutexvar_epi16(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
-  }
-
   /// Pairs (a, b) of the halves of a and b: of every 8 the first four into low.
   static void interleave(Int a, Int b, Int* low, Int* high) {
     *low = _mm512_unpacklo_epi16(a, b);

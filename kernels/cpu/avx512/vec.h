@@ -68,6 +68,8 @@ struct Avx512Vec {
 
   static Int int_load(const void* from) { return _mm512_loadu_si512(from); }
 
+  static void int_store(void* to, Int v) { _mm512_storeu_si512(to, v); }
+
   static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
 
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
@@ -83,6 +85,30 @@ struct Avx512Vec {
   static Vec nibble_of(Int v) {
     const Vec table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     return _mm512_permutexvar_ps(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
+  }
+
+  /// bf16 of the signed half bytes J and J + 4 of each word. The look-up ignores all but the low
+  /// five bits, and the table does the fifth.
+  template <int J>
+  static Int nibble_pair(Int v) {
+    const __m256i half = _mm256_setr_epi16(0,
+                                           0x3f80,
+                                           0x4000,
+                                           0x4040,
+                                           0x4080,
+                                           0x40a0,
+                                           0x40c0,
+                                           0x40e0,
+                                           static_cast<short>(0xc100),
+                                           static_cast<short>(0xc0e0),
+                                           static_cast<short>(0xc0c0),
+                                           static_cast<short>(0xc0a0),
+                                           static_cast<short>(0xc080),
+                                           static_cast<short>(0xc040),
+                                           static_cast<short>(0xc000),
+                                           static_cast<short>(0xbf80));
+    const Int table = _mm512_broadcast_i64x4(half);
+    return _mm512_permutexvar_epi16(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
   }
 
   /// Magnitudes of the bytes of x, and which are negative.
@@ -108,6 +134,28 @@ struct Avx512Vec {
     *first = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
     *second = _mm512_castsi512_ps(
         _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+
+  // Each byte alone in the upper end of its word, so that a conversion makes 2^24 times its value:
+  // fewer shifts, of which only one goes at a time. The exponents are mended two by two; zero stays
+  // zero by saturation.
+  static void byte_pairs(Int v, Int* first, Int* second) {
+    const Int top = _mm512_set1_epi32(static_cast<int>(0xff000000U));
+    const Int one = _mm512_set4_epi32(0x0dffffff, 0x09ffffff, 0x05ffffff, 0x01ffffff);
+    const Int two = _mm512_set4_epi32(0x0effffff, 0x0affffff, 0x06ffffff, 0x02ffffff);
+    *first = top_pair(_mm512_slli_epi32(v, 24), _mm512_shuffle_epi8(v, one));
+    *second = top_pair(_mm512_shuffle_epi8(v, two), _mm512_and_si512(v, top));
+  }
+
+  static Int top_pair(Int low, Int high) {
+    const Int bits = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(low)), 16);
+    const Int both = _mm512_or_si512(bits, _mm512_castps_si512(_mm512_cvtepi32_ps(high)));
+    return _mm512_subs_epu16(both, _mm512_set1_epi16(24 << 7));
+  }
+
+  static Vec mix_eights(Vec v) {
+    const Int order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    return _mm512_permutexvar_ps(order, v);
   }
 
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }

@@ -37,25 +37,6 @@ struct EmulatedBf16Vec : GenericVec {
     return out;
   }
 
-  template <int J>
-  static Int nibble_pair(const Int& v) {
-    Int out;
-    for (int i = 0; i < 16; ++i) {
-      const auto word = static_cast<std::uint32_t>(v.lane[i]);
-      out.lane[i] =
-          static_cast<std::int32_t>(bf16_of(word >> 4 * J) | bf16_of(word >> (4 * J + 16)) << 16U);
-    }
-    return out;
-  }
-
-  /// bf16 of the lowest, signed, half byte.
-  static std::uint32_t bf16_of(std::uint32_t word) {
-    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return bits >> 16U;
-  }
-
   static void interleave(const Int& a, const Int& b, Int* low, Int* high) {
     for (int i = 0; i < 16; ++i) {
       const int word = i / 4 * 4 + i % 4 / 2;  // of 16 bytes, the first 8

@@ -10,6 +10,7 @@ using V = GenericVec;
 
 constexpr Kernels kKernels = {
     .row_step = V::kRowStep,
+    .most_rows = nullptr,
     .linear = &AnyLinear<V>::run,
     .norm_row = &Rows<V>::norm,
     .rope_head = &Rows<V>::rope,

@@ -93,6 +93,8 @@ struct GenericVec {
     return out;
   }
 
+  static void int_store(void* to, const Int& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
+
   static Int int_negate(const Int& v) {
     Int out;
     for (int i = 0; i < 16; ++i)
@@ -123,6 +125,26 @@ struct GenericVec {
     });
   }
 
+  /// bf16 of the signed half bytes J and J + 4 of each word, the first one low.
+  template <int J>
+  static Int nibble_pair(const Int& v) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const auto word = static_cast<std::uint32_t>(v.lane[i]);
+      out.lane[i] =
+          static_cast<std::int32_t>(bf16_of(word >> 4 * J) | bf16_of(word >> (4 * J + 16)) << 16U);
+    }
+    return out;
+  }
+
+  /// bf16 of the lowest, signed, half byte.
+  static std::uint32_t bf16_of(std::uint32_t word) {
+    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits >> 16U;
+  }
+
   /// Four signed bytes of a row, for dot4. None is -128.
   static std::uint32_t bytes_of(std::uint32_t four) { return four; }
 
@@ -145,6 +167,25 @@ struct GenericVec {
     std::memcpy(bits, from, sizeof(bits));
     *first = each([&](int i) { return bf16_to_f32(bits[2 * i]); });
     *second = each([&](int i) { return bf16_to_f32(bits[2 * i + 1]); });
+  }
+
+  /// bf16 of the signed bytes 0 and 1, and 2 and 3, of each word, the lower one low. None is -128.
+  static void byte_pairs(const Int& v, Int* first, Int* second) {
+    const auto pair = [](const Vec& low, const Vec& high) {
+      Int out;
+      for (int i = 0; i < 16; ++i) {
+        out.lane[i] = std::bit_cast<std::int32_t>(std::bit_cast<std::uint32_t>(low.lane[i]) >> 16 |
+                                                  std::bit_cast<std::uint32_t>(high.lane[i]));
+      }
+      return out;
+    };
+    *first = pair(byte_of<0>(v), byte_of<1>(v));
+    *second = pair(byte_of<2>(v), byte_of<3>(v));
+  }
+
+  /// Of each 8 lanes: 0, 4, 1, 5, 2, 6, 3, 7.
+  static Vec mix_eights(const Vec& v) {
+    return each([&](int i) { return v.lane[i / 8 * 8 + i % 2 * 4 + i % 8 / 2]; });
   }
 
   static Vec add(const Vec& a, const Vec& b) {

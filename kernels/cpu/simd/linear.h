@@ -135,13 +135,18 @@ struct Linear {
     return block.x + row * block.x_stride;
   }
 
+  /// Row `row` of y.
+  static float* y_row(const LinearBlock& block, std::size_t row) {
+    if (block.y_rows != nullptr) row = static_cast<std::size_t>(block.y_rows[row]);
+    return block.y + row * block.y_stride;
+  }
+
   /// Scales, adds bias and the old y, stores the lanes that exist.
   static void finish(const LinearBlock& block, std::size_t row, std::size_t panel, Vec sum) {
     const std::size_t column = panel * kPanel;
     const std::size_t count = block.n - column < kPanel ? block.n - column : kPanel;
     if (block.row_scale != nullptr) sum = V::mul(sum, V::broadcast(block.row_scale[row]));
-    if (block.y_rows != nullptr) row = static_cast<std::size_t>(block.y_rows[row]);
-    float* y = block.y + row * block.y_stride + column;
+    float* y = y_row(block, row) + column;
     if (count == kPanel) {
       if (block.bias != nullptr) sum = V::add(sum, V::load(block.bias + column));
       if (block.accumulate) sum = V::add(sum, V::load(y));

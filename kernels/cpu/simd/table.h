@@ -26,7 +26,7 @@ inline constexpr std::size_t kPackedFloats = 240 * 1024;
 struct LinearBlock {
   const float* x;  ///< first row
   std::size_t x_stride;
-  std::size_t rows;         ///< rows * k <= kPackedFloats
+  std::size_t rows;         ///< rows * k <= kPackedFloats, or what Kernels::most_rows says
   const std::byte* weight;  ///< panel 0
   std::size_t panel_bytes;
   WeightScheme scheme;
@@ -92,6 +92,9 @@ struct AttentionTile {
 struct Kernels {
   /// Rows a linear block is best cut into.
   std::size_t row_step;
+  /// Rows that a block of such a weight takes at most; 0: as many as kPackedFloats holds. Null: 0
+  /// for all.
+  std::size_t (*most_rows)(std::size_t k, WeightScheme scheme, DType dtype);
   void (*linear)(const LinearBlock&);
   void (*norm_row)(const NormRow&);
   void (*rope_head)(const RopeHead&);

@@ -1,0 +1,476 @@
+// Y = X W^T on AMX tiles: the walk over rows, panels and k that every kind of weight shares.
+//
+// Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
+// A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
+// products for four loads; up to 16 rows take four panels instead. With many rows k is cut, so that
+// the B tiles of a cut stay in the first level of caches while all rows go by, and sums wait in
+// memory from cut to cut, as they are. A C tile becomes outputs only after the products of the next
+// one are under way: the tile unit works meanwhile. Weights that are no B tiles in memory become
+// some a cut at a time, one cut before they are needed.
+//
+// Order of sums of one output: that of the tile unit over k (of W for quantised weights), whatever
+// the rows, since rows of a tile do not meet. Bound: few rows read the weight once, at memory
+// bandwidth (a product of 16 cycles eats 1 KiB of B); many rows run at the tile unit's peak, for
+// which A comes from the second level of caches at half of its bandwidth (2 KiB for 64 cycles).
+//
+// T is the tile unit: HardwareTiles (kernels.cc) or EmulatedTiles, which runs anywhere and is what
+// the tests use where there is no AMX. W is a kind of weight, see linear.h.
+#pragma once
+
+#include "kernels/cpu/simd/quant.h"
+
+namespace tandem::kernels::cpu {
+
+/// The 64 bytes of ldtilecfg, palette 1.
+struct alignas(64) TileConfig {
+  std::uint8_t palette;
+  std::uint8_t start_row;
+  std::uint8_t reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+
+inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
+inline constexpr std::size_t kTileRowBytes = 64;
+inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
+
+/// Where one row of x lies in the A tiles: 64 bytes for each step along k. (V only keeps
+/// instruction-set files apart, see table.h.)
+template <class V>
+struct TileLine {
+  std::byte* first;
+  std::size_t step_bytes;
+
+  [[nodiscard]] std::byte* at(std::size_t step) const { return first + step * step_bytes; }
+};
+
+/// Rows of one tile, and one group of k of one panel.
+struct TileGroup {
+  std::size_t row;
+  std::size_t rows;
+  std::size_t panel;
+  std::size_t group;
+};
+
+template <class V, class T, template <class, class> class Kind>
+class TileLinear {
+  using W = Kind<V, T>;
+
+ public:
+  static void run(const LinearBlock& block) {
+    if (block.rows == 0) return;
+    TileLinear(block).run_all();
+  }
+
+  /// Rows that a block may have: as many as fit beside what else the second level of caches holds,
+  /// whole pairs of tiles if it is more than one.
+  static std::size_t most_rows(std::size_t k) {
+    const std::size_t row_bytes = steps_of(k) * kTileRowBytes;
+    if (row_bytes * kMostRows <= kRowsBytes) return kMostRows;
+    const std::size_t fit = kRowsBytes / row_bytes;
+    return fit >= 2 * kTileHeight ? fit / (2 * kTileHeight) * (2 * kTileHeight)
+                                  : (fit < kTileHeight ? fit : kTileHeight);
+  }
+
+ private:
+  static constexpr std::size_t kMostRows = 384;
+  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
+  /// last B tiles where a panel ends within them; then two cuts of B tiles that were made here.
+  /// What W keeps of rows is behind kPackedFloats.
+  static constexpr std::size_t kRowsBytes = 768 * 1024;
+  static constexpr std::size_t kSumsBytes = kMostRows / kTileHeight * 2 * kTileBytes;
+  static constexpr std::size_t kSumsAt = kRowsBytes;
+  static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
+  static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
+  static constexpr std::size_t kMadeAt = kTailAt + 4 * kTileBytes;
+  static constexpr std::size_t kMadeBytes = 16 * kTileBytes;
+  static_assert(kMadeAt + 2 * kMadeBytes <= kPackedFloats * sizeof(float));
+  /// A cut of k: two panels take 32 KiB of the first level's 48.
+  static constexpr std::size_t kCutSteps = 16;
+  /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
+  static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
+  static constexpr std::size_t kLinesPerStep = kTileBytes / 64;
+
+  /// Products of some tiles of rows with some panels over a cut of k.
+  struct Pass {
+    std::size_t tile;  ///< first tile of rows
+    std::size_t panel;
+    std::size_t first;  ///< step
+    std::size_t steps;
+    bool last;                ///< of the cuts
+    const std::byte* weight;  ///< B tiles of the cut
+    std::size_t panel_bytes;  ///< from those of one panel to the next one's
+    const std::byte* next;    ///< what to ask for: the next cut's weights
+    std::size_t lines;        ///< of it, a panel and step
+  };
+
+  /// C tiles in memory that are to become outputs, or to join their totals.
+  struct Waiting {
+    std::size_t tile;
+    std::size_t panel;
+    std::size_t tiles;  ///< 0: none
+    std::size_t panels;
+    std::size_t group;
+  };
+
+  explicit TileLinear(const LinearBlock& block)
+      : block_(block),
+        steps_(steps_of(block.k)),
+        height_(block.rows < kTileHeight ? block.rows : kTileHeight),
+        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        tail_bytes_(W::tail_bytes(block.k)),
+        base_(reinterpret_cast<std::byte*>(block.scratch)) {}
+
+  static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
+
+  void run_all() {
+    if (!block_.packed) pack();
+    configure();
+    std::size_t panel = block_.panel_begin;
+    if (row_tiles_ == 1) panel = run_wide<4>(panel);
+    panel = run_wide<2>(panel);
+    run_wide<1>(panel);
+    settle();
+    tiles_.release();
+  }
+
+  /// x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind the rows.
+  void pack() {
+    const std::size_t tile_bytes = height_ * kTileRowBytes;
+    for (std::size_t row = 0; row < row_tiles_ * height_; ++row) {
+      const TileLine<V> line{
+          base_ + row / height_ * steps_ * tile_bytes + row % height_ * kTileRowBytes, tile_bytes};
+      if (row < block_.rows) {
+        W::pack(block_, row, steps_, line);
+      } else {
+        for (std::size_t step = 0; step < steps_; ++step)
+          __builtin_memset(line.at(step), 0, kTileRowBytes);
+      }
+    }
+  }
+
+  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
+  void configure() {
+    TileConfig config{};
+    config.palette = 1;
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = kTileRowBytes;
+      config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? height_ : kTileHeight);
+    }
+    tiles_.configure(config);
+  }
+
+  template <int N>
+  std::size_t run_wide(std::size_t panel) {
+    for (; panel + N <= block_.panel_end; panel += N) {
+      if constexpr (W::kMakesTiles) {
+        run_made<N>(panel);
+      } else {
+        run_panels<N>(panel);
+      }
+    }
+    return panel;
+  }
+
+  /// All rows against panels [panel, panel + N).
+  template <int N>
+  void run_panels(std::size_t panel) {
+    if (tail_bytes_ != 0) copy_tails<N>(panel);
+    const bool few = row_tiles_ <= 2;
+    const std::size_t cuts = few ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
+    const std::size_t most = (steps_ + cuts - 1) / cuts;
+    const std::size_t passes = (row_tiles_ + 1) / 2;
+    const std::size_t share = (most * kLinesPerStep + passes - 1) / passes;
+    for (std::size_t cut = 0; cut < cuts; ++cut) {
+      const std::size_t first = cut * most;
+      const std::size_t left = steps_ - first;
+      Pass pass{.tile = 0,
+                .panel = panel,
+                .first = first,
+                .steps = left < most ? left : most,
+                .last = left <= most,
+                .weight = b_tile(panel, first),
+                .panel_bytes = block_.panel_bytes,
+                .next = left <= most ? b_tile(panel + N, 0) : b_tile(panel, first + most),
+                .lines = (share + most - 1) / most};
+      if (few) {
+        pass.next = b_tile(panel, kAheadSteps);
+        pass.lines = kLinesPerStep;
+      }
+      run_rows<N>(pass, share);
+    }
+  }
+
+  /// All tiles of rows over a cut of k; each pair of them asks for `share` lines a panel.
+  template <int N>
+  void run_rows(Pass& pass, std::size_t share) {
+    for (; pass.tile < row_tiles_; pass.tile += 2) {
+      if constexpr (N <= 2) {
+        if (pass.tile + 1 < row_tiles_) {
+          run_any<2, N>(pass);
+          pass.next += share * 64;
+          continue;
+        }
+      }
+      run_any<1, N>(pass);
+    }
+  }
+
+  template <int M, int N>
+  void run_any(const Pass& pass) {
+    if constexpr (W::kGroupSteps != 0) {
+      run_groups<M, N>(pass);
+    } else {
+      run_tiles<M, N>(pass);
+    }
+  }
+
+  /// As run_panels, with B tiles made of the weights: those of the next cut before the products of
+  /// this one, so that both units have work.
+  template <int N>
+  void run_made(std::size_t panel) {
+    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
+    const bool few = row_tiles_ <= 2;
+    const std::size_t cuts = (steps_ + kSteps - 1) / kSteps;
+    const std::size_t passes = (row_tiles_ + 1) / 2;
+    const std::size_t share = few ? 0 : (W::lines(kSteps) + passes - 1) / passes;
+    make<N>(panel, 0);
+    for (std::size_t cut = 0; cut < cuts; ++cut) {
+      const std::size_t first = cut * kSteps;
+      const std::size_t left = steps_ - first;
+      if (cut + 1 < cuts) make<N>(panel, cut + 1);
+      // The cut after the next one, or the first ones of the next panels.
+      const bool here = cut + 2 < cuts;
+      const std::size_t next = here ? cut + 2 : cuts == 1 ? 0 : cut + 2 - cuts;
+      Pass pass{.tile = 0,
+                .panel = panel,
+                .first = first,
+                .steps = left < kSteps ? left : kSteps,
+                .last = left <= kSteps,
+                .weight = base_ + kMadeAt + cut % 2 * kMadeBytes,
+                .panel_bytes = kMadeBytes / N,
+                .next = W::weights(block_, here ? panel : panel + N, next * kSteps),
+                .lines = (share + kSteps - 1) / kSteps};
+      run_rows<N>(pass, share);
+    }
+    if constexpr (W::kGroupSteps != 0) finish_totals<N>(panel);
+  }
+
+  /// B tiles of a cut of N panels. Few rows ask for what comes next here.
+  template <int N>
+  void make(std::size_t panel, std::size_t cut) {
+    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
+    const std::size_t first = cut * kSteps;
+    const std::size_t left = block_.k - first * W::kStepK;
+    const std::size_t count = left < kSteps * W::kStepK ? left : kSteps * W::kStepK;
+    std::byte* to = base_ + kMadeAt + cut % 2 * kMadeBytes;
+    for (std::size_t n = 0; n < N; ++n) {
+      const std::byte* from = W::weights(block_, panel + n, first);
+      const auto at = static_cast<std::size_t>(from - W::weights(block_, panel + n, 0));
+      const std::size_t end = at + W::lines(kSteps) * 64;
+      W::make(from,
+              count,
+              row_tiles_ <= 2 ? bytes_ahead<V, N>(end, block_.panel_bytes) : 0,
+              to + n * (kMadeBytes / N));
+    }
+  }
+
+  /// The last B tiles of N panels, zeros behind what the panels hold.
+  template <int N>
+  void copy_tails(std::size_t panel) {
+    for (std::size_t n = 0; n < N; ++n) {
+      std::byte* to = base_ + kTailAt + n * kTileBytes;
+      __builtin_memcpy(to, b_tile(panel + n, steps_ - 1), tail_bytes_);
+      __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
+    }
+  }
+
+  /// M tiles of rows x N panels over a cut of k.
+  template <int M, int N>
+  void run_tiles(const Pass& pass) {
+    const std::byte* x = x_tile(pass);
+    std::byte* sums = sums_of(pass.tile);
+    if (pass.first == 0) {
+      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+    } else {
+      for_c<M, N>([&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
+    }
+    const std::size_t x_step = height_ * kTileRowBytes;
+    const std::size_t whole = pass.steps - (pass.last && tail_bytes_ != 0 ? 1 : 0);
+    for (std::size_t step = 0; step < whole; ++step) {
+      ask<N>(pass, step);
+      if (pass.last) ask_outputs<M, N>(pass, step);
+      multiply<M, N>(x + step * x_step, pass.weight + step * kTileBytes, pass.panel_bytes);
+    }
+    if (whole < pass.steps) multiply<M, N>(x + whole * x_step, base_ + kTailAt, kTileBytes);
+    settle();
+    std::byte* to = pass.last ? base_ + kWaitingAt : sums;
+    for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
+    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N, 0};
+  }
+
+  /// The same where groups of steps have sums of their own.
+  template <int M, int N>
+  void run_groups(const Pass& pass) {
+    const std::byte* x = x_tile(pass);
+    std::byte* to = base_ + kWaitingAt;
+    for (std::size_t step = 0; step < pass.steps;) {
+      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+      const std::size_t group = (pass.first + step) / W::kGroupSteps;
+      const std::size_t end =
+          step + W::kGroupSteps < pass.steps ? step + W::kGroupSteps : pass.steps;
+      for (; step < end; ++step) {
+        ask<N>(pass, step);
+        if (pass.last) ask_outputs<M, N>(pass, step);
+        multiply<M, N>(
+            x + step * height_ * kTileRowBytes, pass.weight + step * kTileBytes, pass.panel_bytes);
+      }
+      settle();
+      for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
+      waiting_ = {pass.tile, pass.panel, M, N, group};
+    }
+  }
+
+  /// One step along k.
+  template <int M, int N>
+  inline __attribute__((always_inline)) void multiply(const std::byte* x,
+                                                      const std::byte* weight,
+                                                      std::size_t panel_bytes) {
+    tiles_.template load_passing<4>(x, kTileRowBytes);
+    if constexpr (M == 2)
+      tiles_.template load_passing<5>(x + steps_ * height_ * kTileRowBytes, kTileRowBytes);
+    multiply_panel<M, 0>(weight, panel_bytes);
+    if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes);
+    if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes);
+    if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes);
+  }
+
+  template <int M, int P>
+  inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight,
+                                                            std::size_t panel_bytes) {
+    constexpr int kB = 6 + P % 2;
+    tiles_.template load<kB>(weight + P * panel_bytes, kTileRowBytes);
+    W::template multiply<P, 4, kB>(tiles_);
+    if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
+  }
+
+  /// Few rows ask for what comes next in their own panels; many share out the next cut.
+  template <int N>
+  inline __attribute__((always_inline)) void ask(const Pass& pass, std::size_t step) {
+    const bool few = row_tiles_ <= 2;
+    const std::byte* from = pass.next + step * pass.lines * 64;
+    // Behind a panel's end lie the panels beside it: the ones that come next are further on.
+    if (few && step + kAheadSteps >= pass.steps) from += (N - 1) * block_.panel_bytes;
+    for (std::size_t panel = 0; panel < N; ++panel) {
+      for (std::size_t line = 0; line < pass.lines; ++line) {
+        if (few) {
+          __builtin_prefetch(from + line * 64);
+        } else {
+          __builtin_prefetch(from + line * 64, 0, 2);
+        }
+      }
+      from += block_.panel_bytes;
+    }
+  }
+
+  /// The outputs of this pass, some rows a step: stores to lines that are far away would hold up
+  /// everything behind them.
+  template <int M, int N>
+  inline __attribute__((always_inline)) void ask_outputs(const Pass& pass, std::size_t step) {
+    const std::size_t count = (M * height_ + pass.steps - 1) / pass.steps;
+    const std::size_t first = pass.tile * kTileHeight + step * count;
+    std::size_t end = pass.tile * kTileHeight + M * height_;
+    end = first + count < end ? first + count : end;
+    end = end < block_.rows ? end : block_.rows;
+    for (std::size_t row = first; row < end; ++row) {
+      const float* y = Linear<V>::y_row(block_, row) + pass.panel * kPanel;
+      for (std::size_t panel = 0; panel < N; ++panel)
+        __builtin_prefetch(y + panel * kPanel, 1);
+    }
+  }
+
+  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * 2 + n.
+  template <int M, int N, class Fn>
+  static inline __attribute__((always_inline)) void for_c(Fn fn) {
+    fn.template operator()<0>();
+    if constexpr (N > 1) fn.template operator()<1>();
+    if constexpr (N > 2 || M > 1) fn.template operator()<2>();
+    if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
+  }
+
+  /// Makes outputs of the C tiles that wait for it, or joins them to their totals.
+  void settle() {
+    if constexpr (W::kGroupSteps != 0) {
+      fold();
+    } else {
+      make_outputs();
+    }
+    waiting_.tiles = 0;
+  }
+
+  void make_outputs() {
+    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
+      const std::size_t first = (waiting_.tile + m) * kTileHeight;
+      for (std::size_t r = 0; r < height_ && first + r < block_.rows; ++r) {
+        const std::byte* c = base_ + kWaitingAt + m * 2 * kTileBytes + r * kTileRowBytes;
+        for (std::size_t n = 0; n < waiting_.panels; ++n) {
+          const std::size_t panel = waiting_.panel + n;
+          Linear<V>::finish(
+              block_, first + r, panel, W::outputs(block_, first + r, panel, c + n * kTileBytes));
+        }
+      }
+    }
+  }
+
+  /// Joins the sums of a group to the totals, which lie as the sums between cuts do.
+  void fold() {
+    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
+      const std::size_t first = (waiting_.tile + m) * kTileHeight;
+      const std::size_t left = block_.rows - first;
+      const std::size_t rows = left < height_ ? left : height_;
+      for (std::size_t n = 0; n < waiting_.panels; ++n) {
+        const std::size_t at = n * kTileBytes;
+        W::fold(block_,
+                {.row = first, .rows = rows, .panel = waiting_.panel + n, .group = waiting_.group},
+                reinterpret_cast<const float*>(base_ + kWaitingAt + m * 2 * kTileBytes + at),
+                reinterpret_cast<float*>(sums_of(waiting_.tile + m) + at));
+      }
+    }
+  }
+
+  template <int N>
+  void finish_totals(std::size_t panel) {
+    settle();
+    for (std::size_t row = 0; row < block_.rows; ++row) {
+      const std::byte* totals = sums_of(row / kTileHeight) + row % kTileHeight * kTileRowBytes;
+      for (std::size_t n = 0; n < N; ++n) {
+        const auto* total = reinterpret_cast<const float*>(totals + n * kTileBytes);
+        Linear<V>::finish(block_, row, panel + n, V::load(total));
+      }
+    }
+  }
+
+  [[nodiscard]] const std::byte* x_tile(const Pass& pass) const {
+    return base_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
+  }
+
+  /// Room for two C tiles a tile of rows (four, where there is one).
+  [[nodiscard]] std::byte* sums_of(std::size_t tile) const {
+    return base_ + kSumsAt + tile * 2 * kTileBytes;
+  }
+
+  [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
+    return block_.weight + panel * block_.panel_bytes + W::kHeaderBytes + step * kTileBytes;
+  }
+
+  const LinearBlock& block_;
+  std::size_t steps_;
+  std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
+  std::size_t row_tiles_;
+  std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
+  std::byte* base_;
+  Waiting waiting_{};
+  T tiles_;
+};
+
+}  // namespace tandem::kernels::cpu
