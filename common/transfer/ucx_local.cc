@@ -12,6 +12,8 @@ namespace tandem::transfer {
 namespace {
 
 constexpr std::size_t kEarlyOffersMax = 256;
+/// Few enough that the sender hears of them while it still has units to send.
+constexpr std::size_t kAnswersTogether = 4;
 
 }  // namespace
 
@@ -189,15 +191,27 @@ void UcxTransport::drop_lent(Endpoint& endpoint) {
   endpoint.maps_pool = false;
 }
 
+/// A unit of the peer was read, or was not wanted. Answers are sent together: each message is a
+/// system call on both sides.
 void UcxTransport::answer(Endpoint& endpoint, std::uint32_t place, std::uint32_t serial) {
-  std::vector<std::byte> message;
-  append(message, LentUnit{.from = own_crc_, .place = place, .serial = serial});
-  send_note(endpoint, kDoneId, std::move(message));
+  append(endpoint.answers, LentUnit{.from = own_crc_, .place = place, .serial = serial});
+  // A peer that knows no pools reads one answer of a message.
+  if (place != kInPool || endpoint.answers.size() >= kAnswersTogether * kLentUnitBytes)
+    send_answers(endpoint);
+}
+
+void UcxTransport::send_answers(Endpoint& endpoint) {
+  if (endpoint.answers.empty()) return;
+  send_note(endpoint, kDoneId, std::exchange(endpoint.answers, {}));
 }
 
 void UcxTransport::done_arrived(std::span<const std::byte> message) {
-  if (message.size() != kLentUnitBytes) return;
-  const LentUnit unit = lent_unit_at(message.data());
+  if (message.size() % kLentUnitBytes != 0) return;
+  for (; !message.empty(); message = message.subspan(kLentUnitBytes))
+    unit_done(lent_unit_at(message.data()));
+}
+
+void UcxTransport::unit_done(const LentUnit& unit) {
   const auto answered = [&](const Lent& lent) {
     return lent.endpoint != nullptr && lent.serial == unit.serial &&
            lent.endpoint->address_crc == unit.from;

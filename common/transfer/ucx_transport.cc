@@ -246,6 +246,8 @@ void UcxTransport::run() {
     while (ucp_worker_progress(worker_) != 0) {
     }
     reap_failed();
+    for (const auto& [peer, endpoint] : peers_)
+      send_answers(*endpoint);
     send_waiting();
     publish_stats();
     wait_for_work();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/transfer/command_queue.h"
+#include "common/transfer/short_message.h"
 #include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
 #include "common/transfer/unit_copy.h"
@@ -80,6 +81,7 @@ class UcxTransport final : public KvTransport {
     bool only_tcp = false;  ///< UCX reaches the peer over nothing else, and may send units whole
     std::optional<PeerSlots> slots;   ///< the peer's, once it has offered them
     std::optional<PeerMemory> pool;   ///< the same
+    std::vector<std::byte> answers;   ///< to it, not yet sent
     std::deque<SendRequest> waiting;  ///< until a unit of this peer gives its slot back
   };
 
@@ -176,7 +178,9 @@ class UcxTransport final : public KvTransport {
   void lent_ended(const Lent& lent, ucs_status_t status);
   void drop_lent(Endpoint& endpoint);
   void done_arrived(std::span<const std::byte> message);
+  void unit_done(const LentUnit& unit);
   void answer(Endpoint& endpoint, std::uint32_t place, std::uint32_t serial);
+  void send_answers(Endpoint& endpoint);
   /// An error: nothing was sent. What fails later is lost with the endpoint, which UCX reports.
   ucs_status_t send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
   static void on_note_sent(void* request, ucs_status_t status, void* user_data);
