@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kEarlyOffersMax = 256;
 /// Few enough that the sender hears of them while it still has units to send.
-constexpr std::size_t kAnswersTogether = 4;
+constexpr std::size_t kAnswersTogether = 2;
 
 }  // namespace
 
