@@ -167,6 +167,8 @@ struct Node {
     const std::lock_guard lock(mutex);
     if (const auto* landed_event = std::get_if<UnitLandedEvent>(&event)) {
       landed += landed_event->crc_ok ? 1U : 0U;
+      // The thread that waits shares the receiver's core: two changes of threads for each unit.
+      if (landed < landed_wanted) return;
     } else if (const auto* done_event = std::get_if<SendDoneEvent>(&event)) {
       ++done;
       failed += done_event->status.ok() ? 0U : 1U;
@@ -189,7 +191,7 @@ struct Node {
   std::vector<std::uint32_t> order;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t landed = 0, done = 0, failed = 0, closed = 0;
+  std::uint64_t landed = 0, landed_wanted = 0, done = 0, failed = 0, closed = 0;
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
 };
@@ -223,10 +225,13 @@ void receiver(const Options& o, int fd) {
   put(fd, node.transport->address());
   node.transport->connect(kSender, get(fd));
   for (std::uint64_t round = 0; round < o.rounds; ++round) {
+    {
+      const std::lock_guard lock(node.mutex);
+      node.landed_wanted = (round + 1) * units_of(o, node.memory);
+    }
     node.transport->open_landing(name_of_round(round), 0, node.order);
     put(fd, "open");
-    const std::uint64_t want = (round + 1) * units_of(o, node.memory);
-    const bool all = node.wait([&] { return node.landed >= want; });
+    const bool all = node.wait([&] { return node.landed >= node.landed_wanted; });
     put(fd, all ? "landed" : "failed");
     node.transport->close_landing(name_of_round(round));
     node.wait([&] { return node.closed > round; });
