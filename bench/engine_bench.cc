@@ -5,9 +5,11 @@
 // report means or medians.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--row ROW]... [--budget SECONDS]
+//                [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
-// or w8a8_int8; several give one set of rows each.
+// or w8a8_int8; several give one set of rows each. --share-pages: the pool is as a prefill worker
+// has it, memory that other processes can map.
 #include "common/engine/engine.h"
 
 #include "bench/limits.h"
@@ -44,6 +46,7 @@ struct Load {
 struct Flags {
   std::string folder = TANDEM_DEMO_MODEL;
   bool dummy = false;
+  bool share_pages = false;
   std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
   kernels::Family family = kernels::Family::kAuto;
   std::vector<model::Quantization> quantizations;
@@ -103,6 +106,8 @@ bool parse(int argc, char** argv, Flags& flags) {
     const std::string_view name = argv[i];
     if (name == "--dummy") {
       flags.dummy = true;
+    } else if (name == "--share-pages") {
+      flags.share_pages = true;
     } else if (i + 1 >= argc || !parse_flag(name, argv[++i], flags)) {
       return false;
     }
@@ -192,6 +197,7 @@ class Bench {
     options.chunked_prefill_size = 2048;
     // The second run of a prompt must not be served from the cache.
     options.disable_radix_cache = true;
+    options.share_pages = flags_.share_pages;
     TANDEM_TRY(engine_, engine::Engine::create(options, executor_.get()));
     return {};
   }
@@ -374,7 +380,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr,
                "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
                "[--quantization NAME]... [--context N]... [--streams N]... [--row ROW]... "
-               "[--budget SECONDS]\n");
+               "[--budget SECONDS] [--share-pages]\n");
     return 2;
   }
   return tandem::bench::run(flags);

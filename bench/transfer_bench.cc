@@ -1,20 +1,24 @@
 // How fast KV pages move between two processes over UCX, beside what memory can copy.
 //
 //   transfer_bench [--mib 64] [--page-kib 64] [--unit-kib 1024] [--in-flight 16] [--rounds 5]
-//   [--scattered] [--pin CPU,CPU] [--receiver-netns NAME] [--no-perftest]
+//   [--scattered] [--private-pool] [--pin CPU,CPU] [--receiver-netns NAME] [--no-perftest]
 //
-// --pin keeps sender and receiver on a core each. --receiver-netns moves the receiver into a
-// network namespace (as root); start the program in another one with `ip netns exec`.
+// The pools are as a prefill and a decode worker have them; --private-pool lets nobody read the
+// sender's, as where there is no shared memory. --pin keeps sender and receiver on a core each.
+// --receiver-netns moves the receiver into a network namespace (as root); start the program in
+// another one with `ip netns exec`.
 //
 // Forks a receiver, moves --mib of KV in units of at most --unit-kib, and prints one JSON line:
 // GB/s of each round's best, of memcpy and of CRC32C in the same process and run, and of
 // ucx_perftest (ucp_am_bw) when it is installed.
 #include "common/base/crc32c.h"
 #include "common/base/random.h"
+#include "common/base/shared_memory.h"
 #include "common/transfer/transport.h"
 
 #include <nlohmann/json.hpp>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +34,7 @@
 #include <iostream>
 #include <mutex>
 #include <numeric>
+#include <optional>
 
 namespace {
 
@@ -46,6 +51,7 @@ struct Options {
   std::uint64_t in_flight = 16;
   std::uint64_t rounds = 5;
   bool scattered = false;
+  bool private_pool = false;
   bool perftest = true;
   int sender_cpu = -1;
   int receiver_cpu = -1;
@@ -91,15 +97,56 @@ TransferName name_of_round(std::uint64_t round) {
           .generation = static_cast<std::uint32_t>(round + 1)};
 }
 
+/// Pages as engine::KvArena has them: SharedMemory, or huge ones where the system gives them.
+class Pool {
+ public:
+  Pool(std::size_t bytes, bool shared) : bytes_(bytes) {
+    if (shared) {
+      if (auto made = SharedMemory::create(kKvPoolName, bytes); made.ok()) {
+        shared_ = std::move(made).value();
+        base_ = shared_->base();
+      }
+    }
+    if (base_ == nullptr) {
+      void* base =
+          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (base == MAP_FAILED) std::exit(1);
+      base_ = static_cast<std::byte*>(base);
+    }
+    (void)::madvise(base_, bytes, MADV_HUGEPAGE);
+    std::fill_n(base_, bytes, std::byte{1});
+  }
+
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  ~Pool() {
+    if (!shared_) ::munmap(base_, bytes_);
+  }
+
+  [[nodiscard]] std::byte* base() const { return base_; }
+
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+  [[nodiscard]] const SharedMemory* shared() const { return shared_ ? &*shared_ : nullptr; }
+
+ private:
+  std::size_t bytes_;
+  std::optional<SharedMemory> shared_;
+  std::byte* base_ = nullptr;
+};
+
 /// Pages, a transport over them, and counts of what has happened.
 struct Node {
-  explicit Node(const Options& o) {
+  Node(const Options& o, bool sends)
+      : pool(((o.mib << 20U) / (o.page_kib << 10U)) * (o.page_kib << 10U),
+             sends && !o.private_pool && may_share_memory()) {
     const std::uint64_t page_bytes = o.page_kib << 10U;
     memory.page_count = static_cast<std::uint32_t>((o.mib << 20U) / page_bytes);
     memory.stride_bytes = page_bytes;
     memory.part_offsets = {0, page_bytes};
-    bytes = std::vector<std::byte>(memory.page_count * page_bytes, std::byte{1});
-    memory.base = bytes.data();
+    memory.base = pool.base();
+    memory.shared = pool.shared();
     order.resize(memory.page_count);
     std::iota(order.begin(), order.end(), 0U);
     if (o.scattered) {
@@ -120,6 +167,8 @@ struct Node {
     const std::lock_guard lock(mutex);
     if (const auto* landed_event = std::get_if<UnitLandedEvent>(&event)) {
       landed += landed_event->crc_ok ? 1U : 0U;
+      // The thread that waits shares the receiver's core: two changes of threads for each unit.
+      if (landed < landed_wanted) return;
     } else if (const auto* done_event = std::get_if<SendDoneEvent>(&event)) {
       ++done;
       failed += done_event->status.ok() ? 0U : 1U;
@@ -137,12 +186,12 @@ struct Node {
     return changed.wait_for(lock, std::chrono::seconds(30), condition);
   }
 
-  std::vector<std::byte> bytes;
+  Pool pool;
   PageMemory memory;
   std::vector<std::uint32_t> order;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t landed = 0, done = 0, failed = 0, closed = 0;
+  std::uint64_t landed = 0, landed_wanted = 0, done = 0, failed = 0, closed = 0;
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
 };
@@ -172,14 +221,17 @@ std::uint64_t units_of(const Options& o, const PageMemory& memory) {
 
 void receiver(const Options& o, int fd) {
   pin_to(o.receiver_cpu);
-  Node node(o);
+  Node node(o, /*sends=*/false);
   put(fd, node.transport->address());
   node.transport->connect(kSender, get(fd));
   for (std::uint64_t round = 0; round < o.rounds; ++round) {
+    {
+      const std::lock_guard lock(node.mutex);
+      node.landed_wanted = (round + 1) * units_of(o, node.memory);
+    }
     node.transport->open_landing(name_of_round(round), 0, node.order);
     put(fd, "open");
-    const std::uint64_t want = (round + 1) * units_of(o, node.memory);
-    const bool all = node.wait([&] { return node.landed >= want; });
+    const bool all = node.wait([&] { return node.landed >= node.landed_wanted; });
     put(fd, all ? "landed" : "failed");
     node.transport->close_landing(name_of_round(round));
     node.wait([&] { return node.closed > round; });
@@ -219,7 +271,14 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
     std::cerr << "the transfer has failed\n";
     std::exit(1);
   }
-  return static_cast<double>(node.bytes.size()) / seconds * 1e-9;
+  return static_cast<double>(node.pool.bytes()) / seconds * 1e-9;
+}
+
+/// How most of the units went.
+std::string way(const Node& node) {
+  const TransportStats stats = node.transport->stats();
+  if (stats.sent_from_pool > stats.sent_units / 2) return "pool";
+  return stats.sent_in_slots > stats.sent_units / 2 ? "slots" : node.lanes;
 }
 
 template <class Work>
@@ -277,6 +336,8 @@ Options parse(int argc, char** argv) {
                                                   : nullptr;
     if (arg == "--scattered") {
       o.scattered = true;
+    } else if (arg == "--private-pool") {
+      o.private_pool = true;
     } else if (arg == "--no-perftest") {
       o.perftest = false;
     } else if (arg == "--pin" && i + 1 < argc &&
@@ -289,9 +350,10 @@ Options parse(int argc, char** argv) {
     } else if (field != nullptr && i + 1 < argc && std::strtoull(argv[i + 1], nullptr, 10) > 0) {
       *field = std::strtoull(argv[++i], nullptr, 10);
     } else {
-      std::cerr << "usage: transfer_bench [--mib N] [--page-kib N] [--unit-kib N] [--in-flight N] "
-                   "[--rounds N] [--scattered] [--pin CPU,CPU] [--receiver-netns NAME] "
-                   "[--no-perftest]\n";
+      std::cerr
+          << "usage: transfer_bench [--mib N] [--page-kib N] [--unit-kib N] [--in-flight N] "
+             "[--rounds N] [--scattered] [--private-pool] [--pin CPU,CPU] [--receiver-netns NAME] "
+             "[--no-perftest]\n";
       std::exit(2);
     }
   }
@@ -319,7 +381,7 @@ int main(int argc, char** argv) {
   nlohmann::json result;
   {
     pin_to(o.sender_cpu);
-    Node node(o);
+    Node node(o, /*sends=*/true);
     const std::string address = get(fds[0]);
     put(fds[0], node.transport->address());
     node.transport->connect(kReceiver, address);
@@ -334,9 +396,9 @@ int main(int argc, char** argv) {
     }
     std::nth_element(
         rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2), rates.end());
-    std::vector<std::byte> copy(node.bytes.size(), std::byte{2});
+    std::vector<std::byte> copy(node.pool.bytes(), std::byte{2});
     const double memcpy_rate = best_gb_per_s(
-        copy.size(), [&] { std::memcpy(copy.data(), node.bytes.data(), copy.size()); });
+        copy.size(), [&] { std::memcpy(copy.data(), node.pool.base(), copy.size()); });
     std::uint32_t crc = 0;
     const double crc_rate =
         best_gb_per_s(copy.size(), [&] { crc ^= crc32c(copy.data(), copy.size()); });
@@ -347,7 +409,7 @@ int main(int argc, char** argv) {
               {"unit_kib", o.unit_kib},
               {"in_flight", o.in_flight},
               {"scattered", o.scattered},
-              {"transports", node.transport->stats().sent_in_slots > 0 ? "slots" : node.lanes},
+              {"transports", way(node)},
               {"gb_per_s_best", best},
               {"gb_per_s_median", rates[rates.size() / 2]},
               {"gb_per_s_mean", sum / static_cast<double>(o.rounds)},

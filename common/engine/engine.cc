@@ -126,7 +126,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Exe
   const ExecutorInfo& info = executor->info();
   TANDEM_TRY(check_executor(info));
   const auto inner = scheduler_options(options, info);
-  TANDEM_TRY(KvArena arena, KvArena::allocate(info.page_bytes, inner.page_count));
+  TANDEM_TRY(KvArena arena,
+             KvArena::allocate(info.page_bytes, inner.page_count, options.share_pages));
   TANDEM_TRY(executor->bind_kv(arena.base(), inner.page_count));
   auto impl = std::make_unique<Impl>(options, inner, executor, std::move(arena));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -180,6 +181,10 @@ void Engine::cancel_reservation(core::RequestId id, std::int32_t verified_tokens
 
 std::byte* Engine::page_address(kv::PageId page) const {
   return impl_->arena.base() + page_bytes() * page.value;
+}
+
+const SharedMemory* Engine::shared_pages() const {
+  return impl_->arena.shared();
 }
 
 std::size_t Engine::page_bytes() const {

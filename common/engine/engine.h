@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "common/base/shared_memory.h"
 #include "common/base/status.h"
 #include "common/core/generator.h"
 #include "common/core/request.h"
@@ -42,6 +43,10 @@ struct EngineOptions {
   std::int32_t stream_interval = 1;                        ///< --stream-interval
   /// Longest prompt plus output, if shorter than the model's (--context-length); 0: the model's.
   std::int32_t context_length = 0;
+  /// The KV pool is memory that other processes of the machine may map for reading, where the
+  /// system has such memory. It gets no huge pages where the system gives them to anonymous memory
+  /// alone (transparent_hugepage/shmem_enabled).
+  bool share_pages = false;
   /// For the times that events report; borrowed.
   const Clock* clock = &steady_clock();
 };
@@ -154,6 +159,8 @@ class Engine {
   // --- Memory and state --------------------------------------------------------------------------
 
   [[nodiscard]] std::byte* page_address(kv::PageId page) const;
+  /// The memory of all pages, or null when it is this process's alone.
+  [[nodiscard]] const SharedMemory* shared_pages() const;
   [[nodiscard]] std::size_t page_bytes() const;
   [[nodiscard]] std::int64_t page_count() const;
   [[nodiscard]] std::int32_t page_size() const;

@@ -12,13 +12,19 @@ constexpr std::size_t kArenaBytesMax = std::size_t{1} << 46U;
 
 }  // namespace
 
-Result<KvArena> KvArena::allocate(std::size_t page_bytes, std::int64_t page_count) {
+Result<KvArena> KvArena::allocate(std::size_t page_bytes, std::int64_t page_count, bool shared) {
   const auto pages = static_cast<std::size_t>(page_count);
   if (page_bytes == 0 || page_count < 1 || pages > kArenaBytesMax / page_bytes) {
     return resource_exhausted("KV pool: " + std::to_string(page_count) + " pages of " +
                               std::to_string(page_bytes) + " bytes, expected 1 byte to 64 TiB");
   }
   const std::size_t bytes = page_bytes * pages;
+  if (shared) {
+    if (auto made = SharedMemory::create(kKvPoolName, bytes); made.ok()) {
+      (void)madvise(made->base(), bytes, MADV_HUGEPAGE);
+      return KvArena(std::move(made).value());
+    }
+  }
   void* base = mmap(
       nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
@@ -31,16 +37,19 @@ Result<KvArena> KvArena::allocate(std::size_t page_bytes, std::int64_t page_coun
 }
 
 KvArena::KvArena(KvArena&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : base_(std::exchange(other.base_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      shared_(std::exchange(other.shared_, std::nullopt)) {}
 
 KvArena& KvArena::operator=(KvArena&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(bytes_, other.bytes_);
+  std::swap(shared_, other.shared_);
   return *this;
 }
 
 KvArena::~KvArena() {
-  if (base_ != nullptr) munmap(base_, bytes_);
+  if (base_ != nullptr && !shared_) munmap(base_, bytes_);
 }
 
 }  // namespace tandem::engine

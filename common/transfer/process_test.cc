@@ -60,7 +60,9 @@ TEST(TransferChild, Main) {
   char role = 0;
   char back_end = 0;
   ASSERT_EQ(std::sscanf(spec, "%d,%c,%c", &fd, &role, &back_end), 3);
-  Node node({.back_end = back_end == 't' ? BackEnd::kUcxTcp : BackEnd::kUcx,
+  Node node({.back_end = back_end == 't'   ? BackEnd::kUcxTcp
+                         : back_end == 'p' ? BackEnd::kUcxPool
+                                           : BackEnd::kUcx,
              .pages = kPages,
              .page_bytes = kPageBytes});
   for (std::uint32_t page = 0; page < kPages; ++page)
@@ -90,7 +92,9 @@ class Child {
     TANDEM_CHECK(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
     fd_ = fds[0];
     const std::string spec = "TANDEM_TRANSFER_CHILD=" + std::to_string(fds[1]) + "," + role + "," +
-                             (back_end == BackEnd::kUcxTcp ? 't' : 'u');
+                             (back_end == BackEnd::kUcxTcp    ? 't'
+                              : back_end == BackEnd::kUcxPool ? 'p'
+                                                              : 'u');
     std::vector<std::string> variables;
     for (char** v = environ; *v != nullptr; ++v)
       variables.emplace_back(*v);
@@ -143,9 +147,11 @@ struct Row {
 };
 
 const Row kRows[] = {
-    {"shared memory, kill -9", BackEnd::kUcx, SIGKILL},
+    {"slots, kill -9", BackEnd::kUcx, SIGKILL},
+    {"pool, kill -9", BackEnd::kUcxPool, SIGKILL},
     {"tcp, kill -9", BackEnd::kUcxTcp, SIGKILL},
-    {"shared memory, stop", BackEnd::kUcx, SIGSTOP},
+    {"slots, stop", BackEnd::kUcx, SIGSTOP},
+    {"pool, stop", BackEnd::kUcxPool, SIGSTOP},
     {"tcp, stop", BackEnd::kUcxTcp, SIGSTOP},
 };
 
@@ -203,8 +209,10 @@ TEST(TransferProcesses, ReceiverDiesInTheMiddle) {
 
 /// Without a word from the link, UCX itself notices a dead peer.
 TEST(TransferProcesses, DeadReceiverIsNoticed) {
-  for (const BackEnd back_end : {BackEnd::kUcx, BackEnd::kUcxTcp}) {
-    SCOPED_TRACE(back_end == BackEnd::kUcx ? "shared memory" : "tcp");
+  for (const BackEnd back_end : {BackEnd::kUcx, BackEnd::kUcxPool, BackEnd::kUcxTcp}) {
+    SCOPED_TRACE(back_end == BackEnd::kUcx       ? "slots"
+                 : back_end == BackEnd::kUcxPool ? "pool"
+                                                 : "tcp");
     Node node({.back_end = back_end, .pages = kPages, .page_bytes = kPageBytes});
     Child child('r', back_end);
     node.transport->connect(kChild, read_text(child.fd()));

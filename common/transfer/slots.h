@@ -1,16 +1,16 @@
-// Slots: memory through which units go to a peer on the same machine, and in which scattered pages
-// are put together.
+// Memory that peers on the same machine map: how it is offered, and slots, through which units go
+// to those that cannot read the pool, and in which scattered pages are put together.
 #pragma once
 
+#include "common/base/shared_memory.h"
 #include "common/base/status.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tandem::transfer {
@@ -18,27 +18,30 @@ namespace tandem::transfer {
 constexpr std::size_t kSlotBytes = std::size_t{1} << 20U;
 /// A peer has at most half of them, few enough to stay in the processor's caches.
 constexpr std::uint32_t kSlotCount = 16;
-constexpr std::size_t kSlotTokenBytes = 16;
 
-using SlotToken = std::array<std::byte, kSlotTokenBytes>;
-
-/// Where a process's slots are: /proc/<pid>/fd/<fd>, which only processes of the same machine, user
-/// and PID namespace can open. The token, at the end of the memory, proves that it is that memory.
-struct SlotOffer {
-  std::uint32_t from = 0;  ///< CRC32C of the sender's transport address
-  std::uint32_t pid = 0;
-  std::uint32_t fd = 0;
-  SlotToken token{};
+/// What a process shows its peers of its memory.
+enum class MemoryKind : std::uint8_t {
+  kSlots,
+  kPool
 };
 
-/// "TKS1", from, pid, fd (little-endian), token, CRC32C of all before.
-constexpr std::size_t kSlotOfferBytes = 4 + 3 * 4 + kSlotTokenBytes + 4;
-using SlotOfferBytes = std::array<std::byte, kSlotOfferBytes>;
-SlotOfferBytes encode(const SlotOffer& offer);
-std::optional<SlotOffer> decode_slot_offer(std::span<const std::byte> bytes);
+struct MemoryOffer {
+  MemoryKind kind = MemoryKind::kSlots;
+  std::uint32_t from = 0;  ///< CRC32C of the sender's transport address
+  MemoryKey key;
+  friend bool operator==(const MemoryOffer&, const MemoryOffer&) = default;
+};
 
-/// This process's slots: an unnamed file of memory that ends with the processes that map it. One
-/// thread.
+/// "TKS1" or "TKP1", from, pid, fd (little-endian), token, CRC32C of all before.
+constexpr std::size_t kMemoryOfferBytes = 4 + 3 * 4 + kMemoryTokenBytes + 4;
+using MemoryOfferBytes = std::array<std::byte, kMemoryOfferBytes>;
+MemoryOfferBytes encode(const MemoryOffer& offer);
+std::optional<MemoryOffer> decode_memory_offer(std::span<const std::byte> bytes);
+
+/// Of the slots' memory, and of a pool's (SharedMemory::create), as /proc shows them.
+constexpr const char* kSlotsName = "tandem-kv-slots";
+
+/// This process's slots. One thread.
 class SlotMemory {
  public:
   SlotMemory() = default;
@@ -50,11 +53,12 @@ class SlotMemory {
   Status create();
 
   /// False where the system gives no such file: peers cannot map these slots.
-  [[nodiscard]] bool shareable() const { return fd_ >= 0; }
+  [[nodiscard]] bool shareable() const { return shared_.has_value(); }
 
   [[nodiscard]] std::byte* slot(std::uint32_t index) const { return base_ + index * kSlotBytes; }
 
-  [[nodiscard]] SlotOffer offer(std::uint32_t from) const;
+  /// Pre: shareable().
+  [[nodiscard]] MemoryKey key() const { return shared_->key(); }
 
   /// The one that was given back last, which is the warmest.
   std::optional<std::uint32_t> take();
@@ -64,9 +68,8 @@ class SlotMemory {
   [[nodiscard]] std::size_t free_count() const { return free_.size(); }
 
  private:
-  int fd_ = -1;
+  std::optional<SharedMemory> shared_;
   std::byte* base_ = nullptr;
-  SlotToken token_{};
   std::vector<std::uint32_t> free_;
 };
 
@@ -74,21 +77,17 @@ class SlotMemory {
 class PeerSlots {
  public:
   /// unavailable when the peer's memory cannot be reached from here, or is not what was offered.
-  static Result<std::unique_ptr<PeerSlots>> open(const SlotOffer& offer);
-
-  explicit PeerSlots(const std::byte* base) : base_(base) {}
-
-  PeerSlots(const PeerSlots&) = delete;
-  PeerSlots& operator=(const PeerSlots&) = delete;
-  ~PeerSlots();
+  static Result<PeerSlots> open(const MemoryKey& key);
 
   /// Its owner may write to it at any time: what is read twice may differ.
   [[nodiscard]] const std::byte* slot(std::uint32_t index) const {
-    return base_ + index * kSlotBytes;
+    return memory_.base() + index * kSlotBytes;
   }
 
  private:
-  const std::byte* base_;
+  explicit PeerSlots(PeerMemory memory) : memory_(std::move(memory)) {}
+
+  PeerMemory memory_;
 };
 
 /// False when the user's UCX_TLS leaves out every shared memory transport: then units go over the

@@ -50,32 +50,29 @@ std::string permissions(const void* address) {
 }
 
 TEST(Slots, OfferSurvivesTheWireAndDamageIsSeen) {
-  SlotOffer offer{.from = 0x01020304, .pid = 77, .fd = 12, .token = {}};
-  offer.token.fill(std::byte{0x5A});
-  const SlotOfferBytes bytes = encode(offer);
-  const auto decoded = decode_slot_offer(bytes);
-  ASSERT_TRUE(decoded.has_value());
-  EXPECT_EQ(decoded->from, offer.from);
-  EXPECT_EQ(decoded->pid, offer.pid);
-  EXPECT_EQ(decoded->fd, offer.fd);
-  EXPECT_EQ(decoded->token, offer.token);
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    SlotOfferBytes damaged = bytes;
-    damaged[i] ^= std::byte{1};
-    EXPECT_FALSE(decode_slot_offer(damaged).has_value()) << i;
+  for (const MemoryKind kind : {MemoryKind::kSlots, MemoryKind::kPool}) {
+    MemoryOffer offer{.kind = kind, .from = 0x01020304, .key = {.pid = 77, .fd = 12, .token = {}}};
+    offer.key.token.fill(std::byte{0x5A});
+    const MemoryOfferBytes bytes = encode(offer);
+    EXPECT_EQ(decode_memory_offer(bytes), offer);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      MemoryOfferBytes damaged = bytes;
+      damaged[i] ^= std::byte{1};
+      EXPECT_FALSE(decode_memory_offer(damaged).has_value()) << i;
+    }
+    EXPECT_FALSE(decode_memory_offer(std::span(bytes).first(bytes.size() - 1)).has_value());
   }
-  EXPECT_FALSE(decode_slot_offer(std::span(bytes).first(bytes.size() - 1)).has_value());
 }
 
 TEST(Slots, WhatIsPutInIsReadByThePeerAndNotWritable) {
   SlotMemory mine;
   ASSERT_TRUE(mine.create().ok());
   std::memset(mine.slot(3), 0x42, kSlotBytes);
-  const auto theirs = PeerSlots::open(mine.offer(1));
+  const auto theirs = PeerSlots::open(mine.key());
   ASSERT_TRUE(theirs.ok()) << theirs.status().message();
   EXPECT_TRUE(mine.shareable());
-  EXPECT_EQ(std::memcmp((*theirs)->slot(3), mine.slot(3), kSlotBytes), 0);
-  EXPECT_EQ(permissions((*theirs)->slot(3)), "r--s");
+  EXPECT_EQ(std::memcmp(theirs->slot(3), mine.slot(3), kSlotBytes), 0);
+  EXPECT_EQ(permissions(theirs->slot(3)), "r--s");
 }
 
 /// From now on memfd_create is refused to this process, as in a sandbox.
@@ -98,7 +95,7 @@ TEST(Slots, WithoutASharedFileTheyAreTheProcesssOwn) {
     SlotMemory mine;
     if (!mine.create().ok() || mine.shareable()) return false;
     std::memset(mine.slot(kSlotCount - 1), 0x42, kSlotBytes);
-    return mine.take().has_value() && !PeerSlots::open(mine.offer(1)).ok();
+    return mine.take().has_value();
   };
   EXPECT_EXIT(::_exit(works() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
@@ -114,32 +111,16 @@ TEST(Slots, EachIsTakenOnce) {
   EXPECT_EQ(mine.take(), 5U);
 }
 
-/// Anything else than sealed slots with the token is refused: it could shrink while it is read, or
-/// be another process's.
-TEST(Slots, OtherMemoryIsRefused) {
+/// What else is refused: shared_memory_test.cc.
+TEST(Slots, MemoryOfAnotherSizeIsRefused) {
   SlotMemory mine;
   ASSERT_TRUE(mine.create().ok());
-  SlotOffer offer = mine.offer(1);
-  offer.token[0] ^= std::byte{1};
-  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
-
-  offer = mine.offer(1);
-  const int loose = ::memfd_create("tandem-kv-slots", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ASSERT_GE(loose, 0);
-  ASSERT_EQ(::ftruncate(loose, kSlotCount * kSlotBytes + 4096), 0);
-  ASSERT_EQ(::pwrite(loose, offer.token.data(), kSlotTokenBytes, kSlotCount * kSlotBytes),
-            static_cast<ssize_t>(kSlotTokenBytes));
-  offer.fd = static_cast<std::uint32_t>(loose);
-  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
-  // Sealed it would do.
-  ASSERT_EQ(::fcntl(loose, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  EXPECT_TRUE(PeerSlots::open(offer).ok());
-  ::close(loose);
-  const int other = ::memfd_create("other", MFD_CLOEXEC);
-  offer.fd = static_cast<std::uint32_t>(other);
-  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
-  ::close(other);
-  EXPECT_EQ(PeerSlots::open(offer).status().code(), Code::kUnavailable);
+  EXPECT_TRUE(PeerSlots::open(mine.key()).ok());
+  for (const std::size_t bytes : {std::size_t{4096}, (kSlotCount + 1) * kSlotBytes}) {
+    const auto other = SharedMemory::create(kSlotsName, bytes);
+    ASSERT_TRUE(other.ok());
+    EXPECT_EQ(PeerSlots::open(other->key()).status().code(), Code::kUnavailable);
+  }
 }
 
 struct TlsRow {

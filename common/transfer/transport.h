@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/ids.h"
+#include "common/base/shared_memory.h"
 #include "common/base/status.h"
 #include "common/base/transfer_name.h"
 #include "common/transfer/landing_table.h"
@@ -25,6 +26,9 @@ struct PageMemory {
   std::uint32_t page_count = 0;
   /// As in LandingLimits; the last one is page_bytes.
   std::vector<std::uint64_t> part_offsets;
+  /// Where the pages are memory of the name kKvPoolName that peers on this machine may map for
+  /// reading: they then read units where they lie. Borrowed; null when they are not.
+  const SharedMemory* shared = nullptr;
 
   [[nodiscard]] std::byte* page(std::uint32_t index) const { return base + index * stride_bytes; }
 };
@@ -80,7 +84,8 @@ struct SendRequest {
 struct TransportStats {
   std::uint64_t sent_units = 0;
   std::uint64_t sent_bytes = 0;
-  std::uint64_t sent_in_slots = 0;  ///< of sent_units: through memory that the peer maps
+  std::uint64_t sent_in_slots = 0;   ///< of sent_units: copied to memory that the peer maps
+  std::uint64_t sent_from_pool = 0;  ///< of sent_units: read by the peer where they lay
   std::uint64_t send_errors = 0;
   std::uint64_t landed_units = 0;
   std::uint64_t landed_bytes = 0;
@@ -138,6 +143,10 @@ struct UcxOptions {
 Result<std::unique_ptr<KvTransport>> make_ucx_transport(PageMemory memory,
                                                         EventSink sink,
                                                         const UcxOptions& options);
+
+/// Whether peers on this machine may map each other's memory: false when the user's UCX_TLS leaves
+/// out every shared memory transport. A pool then needs no shared memory.
+bool may_share_memory();
 
 /// Sets the UCX_* variables that keep UCX from installing signal handlers, patching libc's memory
 /// functions and logging, each unless the user has set it, and the sizes over TCP on which peers

@@ -283,20 +283,23 @@ TEST(TransportSettings, TcpSizesAreTheSameEverywhere) {
   EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         Transport,
-                         ::testing::Values(BackEnd::kInProcess, BackEnd::kUcx, BackEnd::kUcxTcp),
-                         [](const auto& row) {
-                           switch (row.param) {
-                             case BackEnd::kInProcess:
-                               return "InProcess";
-                             case BackEnd::kUcx:
-                               return "Ucx";
-                             case BackEnd::kUcxTcp:
-                               return "UcxTcp";
-                           }
-                           return "?";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Transport,
+    ::testing::Values(BackEnd::kInProcess, BackEnd::kUcx, BackEnd::kUcxPool, BackEnd::kUcxTcp),
+    [](const auto& row) {
+      switch (row.param) {
+        case BackEnd::kInProcess:
+          return "InProcess";
+        case BackEnd::kUcx:
+          return "Ucx";
+        case BackEnd::kUcxPool:
+          return "UcxPool";
+        case BackEnd::kUcxTcp:
+          return "UcxTcp";
+      }
+      return "?";
+    });
 
 }  // namespace
 }  // namespace tandem::transfer

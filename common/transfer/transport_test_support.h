@@ -4,6 +4,7 @@
 #include "common/base/check.h"
 #include "common/transfer/transport.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -11,13 +12,15 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace tandem::transfer::testing {
 
 enum class BackEnd {
   kInProcess,
-  kUcx,
+  kUcx,      ///< on one machine through slots
+  kUcxPool,  ///< on one machine from pool to pool
   kUcxTcp
 };
 
@@ -29,15 +32,29 @@ struct Node {
     std::uint32_t parts = 1;
     unsigned char fill = 0;
     std::uint64_t rendezvous_bytes = 0;
+    /// Tests of lies: what the transport is told of the memory.
+    std::function<void(PageMemory&)> tell = {};
   };
 
-  explicit Node(const Options& options)
-      : bytes(options.pages * options.page_bytes, std::byte{options.fill}) {
+  explicit Node(const Options& options) {
+    const std::size_t size = options.pages * options.page_bytes;
+    if (options.back_end == BackEnd::kUcxPool) {
+      auto made = SharedMemory::create(kKvPoolName, size);
+      TANDEM_CHECK(made.ok(), made.status().message());
+      shared = std::move(made).value();
+      memory.shared = &*shared;
+      bytes = {shared->base(), size};
+    } else {
+      own.resize(size);
+      bytes = own;
+    }
+    std::fill(bytes.begin(), bytes.end(), std::byte{options.fill});
     memory.base = bytes.data();
     memory.stride_bytes = options.page_bytes;
     memory.page_count = options.pages;
     for (std::uint32_t p = 0; p <= options.parts; ++p)
       memory.part_offsets.push_back(options.page_bytes * p / options.parts);
+    if (options.tell) options.tell(memory);
     const auto sink = [this](TransportEvent&& event) {
       const std::lock_guard lock(mutex);
       events.push_back(std::move(event));
@@ -85,7 +102,9 @@ struct Node {
     return n;
   }
 
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> own;
+  std::optional<SharedMemory> shared;
+  std::span<std::byte> bytes;
   PageMemory memory;
   std::mutex mutex;
   std::condition_variable changed;

@@ -68,7 +68,7 @@ void UcxTransport::handle(Connect& command) {
   if (UCS_PTR_IS_PTR(wiring)) endpoint.wiring = wiring;
   unclean_ |= UCS_PTR_IS_ERR(wiring);
   peers_[command.peer] = &endpoint;
-  offer_slots(endpoint);
+  offer_memory(endpoint);
   const std::string lanes = lanes_of(endpoint.ep);
   // A user, or an option, that asks for rendezvous has it.
   endpoint.only_tcp = !lanes.empty() && only_tcp(lanes) && options_.rendezvous_bytes == 0 &&
@@ -108,7 +108,7 @@ void UcxTransport::handle(SendRequest& request) {
 
 /// By force: what is in flight ends now, with an error, and the endpoint is never used again.
 void UcxTransport::close_endpoint(Endpoint& endpoint) {
-  drop_slot_sends(endpoint);
+  drop_lent(endpoint);
   unclean_ |= !wiring_ended(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

@@ -99,6 +99,10 @@ TANDEM_UCX_FORWARD(ucs_status_t,
                    (ucp_context_h context, const ucp_worker_params_t* params, ucp_worker_h* worker),
                    (context, params, worker));
 TANDEM_UCX_FORWARD(void, ucp_worker_destroy, (ucp_worker_h worker), (worker));
+TANDEM_UCX_FORWARD(ucs_status_t,
+                   ucp_worker_query,
+                   (ucp_worker_h worker, ucp_worker_attr_t* attributes),
+                   (worker, attributes));
 TANDEM_UCX_FORWARD(ucs_status_t, ucp_worker_get_efd, (ucp_worker_h worker, int* fd), (worker, fd));
 TANDEM_UCX_FORWARD(ucs_status_t, ucp_worker_arm, (ucp_worker_h worker), (worker));
 TANDEM_UCX_FORWARD(unsigned, ucp_worker_progress, (ucp_worker_h worker), (worker));

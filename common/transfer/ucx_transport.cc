@@ -109,7 +109,7 @@ Status UcxTransport::start() {
   TANDEM_TRY(make_context());
   TANDEM_TRY(make_worker());
   TANDEM_TRY(slots_.create());
-  share_slots_ = slots_.shareable() && slots_allowed(std::getenv("UCX_TLS"));
+  may_share_ = may_share_memory();
   TANDEM_TRY(handle_notes());
   unsigned major = 0;
   unsigned minor = 0;
@@ -168,6 +168,12 @@ Status UcxTransport::make_worker() {
   if (const ucs_status_t s = ucp_worker_set_am_recv_handler(worker_, &handler); s != UCS_OK) {
     return ucx_error("ucp_worker_set_am_recv_handler", s);
   }
+  ucp_worker_attr_t attributes{};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+  if (const ucs_status_t s = ucp_worker_query(worker_, &attributes); s != UCS_OK) {
+    return ucx_error("ucp_worker_query", s);
+  }
+  pool_runs_max_ = pool_runs_in(attributes.max_am_header);
   ucp_address_t* address = nullptr;
   std::size_t length = 0;
   if (const ucs_status_t s = ucp_worker_get_address(worker_, &address, &length); s != UCS_OK) {
@@ -240,6 +246,8 @@ void UcxTransport::run() {
     while (ucp_worker_progress(worker_) != 0) {
     }
     reap_failed();
+    for (const auto& [peer, endpoint] : peers_)
+      send_answers(*endpoint);
     send_waiting();
     publish_stats();
     wait_for_work();

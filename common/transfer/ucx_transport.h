@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/transfer/command_queue.h"
+#include "common/transfer/short_message.h"
 #include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
 #include "common/transfer/unit_copy.h"
@@ -74,11 +75,14 @@ class UcxTransport final : public KvTransport {
     std::list<Endpoint>::iterator self;
     void* wiring = nullptr;         ///< a flush that ends when the lanes stand (or have failed)
     void* close_request = nullptr;  ///< while a forced close is going on
-    std::uint32_t address_crc = 0;  ///< of the peer's address: how its slot messages name it
+    std::uint32_t address_crc = 0;  ///< of the peer's address: how its short messages name it
     bool maps_slots = false;        ///< the peer reads our slots
+    bool maps_pool = false;         ///< and our pages
     bool only_tcp = false;  ///< UCX reaches the peer over nothing else, and may send units whole
-    std::unique_ptr<PeerSlots> slots;  ///< the peer's, once it has offered them
-    std::deque<SendRequest> waiting;   ///< until a unit of this peer gives its slot back
+    std::optional<PeerSlots> slots;   ///< the peer's, once it has offered them
+    std::optional<PeerMemory> pool;   ///< the same
+    std::vector<std::byte> answers;   ///< to it, not yet sent
+    std::deque<SendRequest> waiting;  ///< until a unit of this peer gives its slot back
   };
 
   /// A send in flight; owns what UCX reads until it has ended.
@@ -94,8 +98,8 @@ class UcxTransport final : public KvTransport {
     std::optional<std::uint32_t> slot;  ///< the payload, put together
   };
 
-  /// A unit in a slot that the peer maps, until the peer says that it is done.
-  struct InSlot {
+  /// A unit in memory that the peer maps, until the peer says that it is done.
+  struct Lent {
     Endpoint* endpoint = nullptr;  ///< null: the slot is free, or its bytes go over the network
     std::uint32_t serial = 0;
     TransferName name;
@@ -166,24 +170,39 @@ class UcxTransport final : public KvTransport {
   void receive_failed(const Landing& landing);
   void finish_landing(const Landing& landing, bool crc_ok);
 
-  // Slots (ucx_slots.cc).
-  void offer_slots(Endpoint& endpoint);
-  void accept_slots(Endpoint& endpoint, const SlotOffer& offer);
-  std::optional<std::uint32_t> take_network_slot();
-  void post_in_slot(Endpoint& endpoint, SendRequest& request, std::uint32_t slot);
-  void send_waiting();
-  void drop_slot_sends(Endpoint& endpoint);
-  void slot_send_ended(std::uint32_t slot, ucs_status_t status);
-  void free_slot(std::uint32_t slot);
+  // Peers on the same machine (ucx_local.cc).
+  void offer_memory(Endpoint& endpoint);
+  void accept_memory(Endpoint& endpoint, const MemoryOffer& offer);
+  Lent lend(Endpoint& endpoint, const UnitHeader& header);
+  static std::vector<std::byte> unit_message(UnitHeader header);
+  void lent_ended(const Lent& lent, ucs_status_t status);
+  void drop_lent(Endpoint& endpoint);
+  void done_arrived(std::span<const std::byte> message);
+  void unit_done(const LentUnit& unit);
+  void answer(Endpoint& endpoint, std::uint32_t place, std::uint32_t serial);
+  void send_answers(Endpoint& endpoint);
   /// An error: nothing was sent. What fails later is lost with the endpoint, which UCX reports.
   ucs_status_t send_note(Endpoint& endpoint, unsigned id, std::vector<std::byte> bytes);
   static void on_note_sent(void* request, ucs_status_t status, void* user_data);
   Endpoint* endpoint_of(std::uint32_t address_crc);
-  void slot_unit_arrived(std::span<const std::byte> message);
-  void slot_done_arrived(std::span<const std::byte> message);
   void offer_arrived(std::span<const std::byte> message);
   void accept_arrived(std::span<const std::byte> message);
   Status handle_notes();
+
+  // Slots (ucx_slots.cc).
+  std::optional<std::uint32_t> take_network_slot();
+  void post_in_slot(Endpoint& endpoint, SendRequest& request, std::uint32_t slot);
+  void send_waiting();
+  void slot_send_ended(std::uint32_t slot, ucs_status_t status);
+  void free_slot(std::uint32_t slot);
+  void slot_unit_arrived(std::span<const std::byte> message);
+
+  // Units that the peer reads where they lie (ucx_pool.cc).
+  void post_from_pool(Endpoint& endpoint, SendRequest& request, std::span<const MemoryRun> runs);
+  /// Parts of a unit that fit into a message header of so many bytes.
+  [[nodiscard]] static std::size_t pool_runs_in(std::size_t header_bytes_max);
+  void pool_send_ended(std::uint32_t serial, ucs_status_t status);
+  void pool_unit_arrived(std::span<const std::byte> message);
 
   PageMemory memory_;
   EventSink sink_;
@@ -211,15 +230,17 @@ class UcxTransport final : public KvTransport {
   std::list<Receive> receives_;
   std::list<Note> notes_;
   std::uint32_t own_crc_ = 0;  ///< of address_
-  bool share_slots_ = false;   ///< with peers that can map them
+  bool may_share_ = false;     ///< with peers that can map our memory, and we theirs
   SlotMemory slots_;
-  std::array<InSlot, kSlotCount> in_slot_;
+  std::array<Lent, kSlotCount> in_slot_;
+  std::map<std::uint32_t, Lent> in_pool_;  ///< by serial
   /// Whose unit is sent from each slot, in it or over the network; null also when that peer is
   /// gone.
   std::array<const Endpoint*, kSlotCount> slot_user_{};
   std::uint32_t next_serial_ = 0;
-  /// By address, also of peers that have connected before we did. A transport's never changes.
-  std::map<std::uint32_t, SlotOffer> early_offers_;
+  std::size_t pool_runs_max_ = 0;  ///< of a unit that a peer reads where it lies
+  /// By address, also of peers that have connected before we did. A transport's never change.
+  std::map<std::pair<std::uint32_t, MemoryKind>, MemoryOffer> early_offers_;
   TransportStats counting_;
   // Guards the copy of the counters that other threads read.
   mutable std::mutex stats_mutex_;

@@ -33,13 +33,19 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
 
 }  // namespace
 
-/// Through a slot when the peer maps ours, or when pages that lie apart would go as a list: UCX
+/// Read by the peer where it lies, when it maps our pages. Through a slot when it maps only those,
+/// or when pages that lie apart would go as a list: UCX
 /// sends those in many small pieces over TCP. A peer that gives no slot back, because it is
 /// stopped, delays nobody but itself: it has at most half of them, and who finds none free, and has
 /// none to wait for, goes without.
 bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
+  const std::vector<MemoryRun> runs = runs_of(memory_, request.header, request.source_pages);
+  if (endpoint.maps_pool && runs.size() <= pool_runs_max_) {
+    post_from_pool(endpoint, request, runs);
+    return true;
+  }
   const bool fits = request.header.payload_bytes() <= kSlotBytes;
-  const bool apart = runs_of(memory_, request.header, request.source_pages).size() > 1;
+  const bool apart = runs.size() > 1;
   if (!fits || (!endpoint.maps_slots && !apart)) {
     post_network(endpoint, request, std::nullopt);
     return true;

@@ -1,7 +1,9 @@
 #include "common/transfer/unit_copy.h"
 
 #include "common/base/crc32c.h"
+#include "common/transfer/short_message.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem::transfer {
@@ -67,6 +69,45 @@ std::vector<MemoryRun> runs_of(const PageMemory& memory,
     }
   }
   return runs;
+}
+
+std::vector<SourceRun> runs_in(std::span<const std::byte> pool,
+                               std::span<const std::byte> message,
+                               std::uint64_t bytes) {
+  std::vector<SourceRun> runs;
+  runs.reserve(message.size() / kPoolRunBytes);
+  std::uint64_t total = 0;
+  for (; message.size() >= kPoolRunBytes; message = message.subspan(kPoolRunBytes)) {
+    const PoolRun run = pool_run_at(message.data());
+    if (run.bytes == 0 || run.bytes > pool.size() || run.offset > pool.size() - run.bytes)
+      return {};
+    runs.push_back({pool.data() + run.offset, run.bytes});
+    total += run.bytes;
+  }
+  if (total != bytes) return {};
+  return runs;
+}
+
+std::uint32_t copy_crc(std::span<const SourceRun> from, std::span<const MemoryRun> to) {
+  std::uint32_t crc = 0;
+  std::uint64_t from_at = 0;
+  std::uint64_t to_at = 0;
+  while (!from.empty() && !to.empty()) {
+    const std::uint64_t bytes = std::min(from.front().bytes - from_at, to.front().bytes - to_at);
+    crc = crc32c_copy(
+        to.front().begin + to_at, from.front().begin + from_at, bytes, crc, /*read_soon=*/false);
+    from_at += bytes;
+    to_at += bytes;
+    if (from_at == from.front().bytes) {
+      from = from.subspan(1);
+      from_at = 0;
+    }
+    if (to_at == to.front().bytes) {
+      to = to.subspan(1);
+      to_at = 0;
+    }
+  }
+  return crc;
 }
 
 void count_drop(TransportStats& stats, LandingVerdict verdict) {

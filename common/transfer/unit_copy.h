@@ -15,7 +15,6 @@ void gather(const PageMemory& memory,
 /// The reverse, into the landing's pages.
 void scatter(const PageMemory& memory, const Landing& landing, const std::byte* in);
 
-/// CRC32C of the unit's bytes where they lie.
 /// The same two with the CRC of the payload, in one pass.
 std::uint32_t gather_crc(const PageMemory& memory,
                          const UnitHeader& header,
@@ -23,6 +22,7 @@ std::uint32_t gather_crc(const PageMemory& memory,
                          std::byte* out);
 std::uint32_t scatter_crc(const PageMemory& memory, const Landing& landing, const std::byte* in);
 
+/// CRC32C of the unit's bytes where they lie.
 std::uint32_t crc_of_pages(const PageMemory& memory,
                            const UnitHeader& header,
                            std::span<const std::uint32_t> pages);
@@ -36,6 +36,22 @@ struct MemoryRun {
 std::vector<MemoryRun> runs_of(const PageMemory& memory,
                                const UnitHeader& header,
                                std::span<const std::uint32_t> pages);
+
+/// Memory of a peer.
+struct SourceRun {
+  const std::byte* begin = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// The parts of a unit that a message names (PoolRun, one after another) in a peer's memory. Empty
+/// when one of them is empty or lies outside, or when they are not `bytes` in all.
+std::vector<SourceRun> runs_in(std::span<const std::byte> pool,
+                               std::span<const std::byte> message,
+                               std::uint64_t bytes);
+
+/// Copies the one to the other, of the same length in all, and returns the CRC32C of what it
+/// copied, whoever writes to `from` meanwhile.
+std::uint32_t copy_crc(std::span<const SourceRun> from, std::span<const MemoryRun> to);
 
 void count_drop(TransportStats& stats, LandingVerdict verdict);
 void count_landed(TransportStats& stats, const UnitHeader& header, bool crc_ok);

@@ -16,6 +16,7 @@ transfer::PageMemory page_memory(const engine::Engine& engine,
     memory.part_offsets.push_back(handoff::part_bytes(layout, part, 1).offset);
   }
   memory.part_offsets.push_back(layout.page_bytes);
+  memory.shared = engine.shared_pages();
   return memory;
 }
 
@@ -54,7 +55,7 @@ std::string side_stats_json(const handoff::SideStats& stats,
   return fmt::format(
       R"({{"linked_peers":{},"active_transfers":{},"started":{},"succeeded":{},"failed":{},"refused":{},)"
       R"("stale_dropped":{},"units_bad_crc":{},"sent_units":{},"sent_bytes":{},"sent_in_slots":{},)"
-      R"("landed_units":{},"landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
+      R"("sent_from_pool":{},"landed_units":{},"landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
       linked,
       active,
       stats.started,
@@ -66,6 +67,7 @@ std::string side_stats_json(const handoff::SideStats& stats,
       transport.sent_units,
       transport.sent_bytes,
       transport.sent_in_slots,
+      transport.sent_from_pool,
       transport.landed_units,
       transport.landed_bytes,
       transport.landings_open,

@@ -138,6 +138,9 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
   executor_ = std::make_unique<engine::ModelExecutor>(model_.get(),
                                                       static_cast<std::int32_t>(plan.page_size));
   engine::EngineOptions engine;
+  // Who only receives, or sends nothing, keeps to memory that gets huge pages everywhere.
+  engine.share_pages = args.disaggregation.mode == args::DisaggregationMode::kPrefill &&
+                       transfer::may_share_memory();
   engine.max_total_tokens = plan.max_total_tokens;
   engine.page_size = static_cast<std::int32_t>(plan.page_size);
   engine.disable_radix_cache = args.kv_cache.disable_radix_cache;

@@ -51,8 +51,8 @@ def test_two_hundred_requests_are_bit_for_bit_those_of_one_process(cluster):
     stats = decode[0].info()["disaggregation"]
     assert stats["succeeded"] >= 150 and stats["landed_bytes"] > 0
     assert stats["failed"] <= ended_at_once(asked)
-    # Two processes of one machine: their KV goes through memory that both map.
-    assert prefill[0].info()["disaggregation"]["sent_in_slots"] > 0
+    # Two processes of one machine: decode copies KV out of prefill's pool.
+    assert prefill[0].info()["disaggregation"]["sent_from_pool"] > 0
     for worker in prefill + decode:
         wait_for(lambda: pages_in_use(worker) == 0, 2, f"{worker.name} gives its pages back")
 
@@ -180,4 +180,4 @@ def test_kv_over_the_network_when_the_user_says_so(cluster):
     for request in requests(8, seed=21):
         assert result(generate(router.url, **request)) == result(generate(unified.url, **request))
     sent = prefill[0].info()["disaggregation"]
-    assert sent["sent_units"] > 0 and sent["sent_in_slots"] == 0
+    assert sent["sent_units"] > 0 and sent["sent_in_slots"] == 0 and sent["sent_from_pool"] == 0
