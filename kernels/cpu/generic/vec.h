@@ -93,6 +93,8 @@ struct GenericVec {
     return out;
   }
 
+  static void int_store(void* to, const Int& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
+
   static Int int_negate(const Int& v) {
     Int out;
     for (int i = 0; i < 16; ++i)
@@ -220,6 +222,14 @@ struct GenericVec {
         t[i] = t[i] > t[i + width] ? t[i] : t[i + width];
     }
     return t[0];
+  }
+
+  /// to[w][lane] = word w of rows[lane] behind `at` bytes: 16 words of 32 bits of 16 rows.
+  static void transpose_words(const std::byte* const* rows, std::size_t at, std::byte* to) {
+    for (std::size_t w = 0; w < 16; ++w) {
+      for (std::size_t lane = 0; lane < 16; ++lane)
+        std::memcpy(to + (w * 16 + lane) * 4, rows[lane] + at + w * 4, 4);
+    }
   }
 
   /// Lane i: sum(v[i]).
