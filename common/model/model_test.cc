@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -420,6 +421,21 @@ TEST(ModelLoad, NarrowsTheFilesWeightsToTheChosenType) {
       }
     }
     EXPECT_EQ(logits[0], logits[1]) << "mapped and copied weights are the same weights";
+  }
+}
+
+TEST(ModelLoad, EndsWhenItIsNoLongerWanted) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  std::atomic<bool> stop{false};
+  options.stop = &stop;
+  EXPECT_TRUE(Model::load(options).ok());
+  stop = true;
+  for (const bool dummy : {false, true}) {
+    options.dummy_weights = dummy;
+    const auto model = Model::load(options);
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.status().code(), Code::kCancelled) << model.status().message();
   }
 }
 
