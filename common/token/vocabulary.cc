@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 
 namespace tandem::token {
+namespace {
+
+constexpr std::size_t kSlotsFirst = 1024;
+
+}  // namespace
 
 std::size_t Vocabulary::slot_of(std::string_view token) const {
   const std::size_t mask = slots_.size() - 1;
@@ -15,12 +21,20 @@ std::size_t Vocabulary::slot_of(std::string_view token) const {
   return slot;
 }
 
-void Vocabulary::grow() {
+void Vocabulary::resize_slots(std::size_t count) {
   const std::vector<std::int32_t> old = std::move(slots_);
-  slots_.assign(old.empty() ? 1024 : old.size() * 2, -1);
+  slots_.assign(count, -1);
   for (const std::int32_t id : old) {
     if (id >= 0) slots_[slot_of(token(id))] = id;
   }
+}
+
+void Vocabulary::reserve(std::size_t token_count) {
+  std::size_t count = std::max(slots_.size(), kSlotsFirst);
+  while (count < token_count * 2)
+    count *= 2;
+  if (count > slots_.size()) resize_slots(count);
+  entries_.reserve(token_count);
 }
 
 Status Vocabulary::add(std::string_view token, std::int64_t id) {
@@ -33,7 +47,8 @@ Status Vocabulary::add(std::string_view token, std::int64_t id) {
     return invalid_argument(
         fmt::format("id {} is given to \"{}\" and to \"{}\"", id, this->token(small), token));
   }
-  if ((token_count_ + 1) * 2 > slots_.size()) grow();
+  if ((token_count_ + 1) * 2 > slots_.size())
+    resize_slots(std::max(slots_.size() * 2, kSlotsFirst));
   const std::size_t slot = slot_of(token);
   if (slots_[slot] >= 0) {
     return invalid_argument(

@@ -17,6 +17,9 @@ inline constexpr std::int32_t kMaxTokenIds = 1 << 22;
 /// Const access from many threads is safe.
 class Vocabulary {
  public:
+  /// Room for so many tokens: what grows otherwise is copied and hashed again each time.
+  void reserve(std::size_t token_count);
+
   /// Errors: an id outside [0, kMaxTokenIds), an id or a token given twice.
   Status add(std::string_view token, std::int64_t id);
 
@@ -38,7 +41,7 @@ class Vocabulary {
 
   static constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
 
-  void grow();
+  void resize_slots(std::size_t count);
   [[nodiscard]] std::size_t slot_of(std::string_view token) const;
 
   std::string arena_;
