@@ -20,9 +20,11 @@ struct Part {
   std::int64_t rows = 0;
 };
 
-/// Weights are filled when so much of the source waits for it: enough that threads seldom wait for
-/// each other, and little beside a large model, which is in memory twice for as long.
-constexpr std::size_t kFillBytes = std::size_t{64} << 20;
+/// Weights are filled when so much of the source waits for it, since threads wait for each other at
+/// the end: little where the source takes memory until then, else as much as may be in vain when
+/// the weights are no longer wanted.
+constexpr std::size_t kOwnedBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kWaitingBytesMax = std::size_t{2} << 30;
 
 class Loader {
  public:
@@ -124,11 +126,14 @@ class Loader {
              std::vector<kernels::MatrixView> views,
              std::vector<SourceMatrix> matrices) {
     for (const kernels::MatrixView& view : views)
-      job_bytes_ += view.rows * view.cols * kernels::dtype_bytes(view.dtype);
+      waiting_bytes_ += view.rows * view.cols * kernels::dtype_bytes(view.dtype);
     jobs_.push_back({.to = &weight, .parts = std::move(views), .reader = source_.reader()});
-    for (SourceMatrix& matrix : matrices)
+    for (SourceMatrix& matrix : matrices) {
+      owned_bytes_ += matrix.storage.size();
       sources_.push_back(std::move(matrix));
-    return job_bytes_ >= kFillBytes ? fill() : Status();
+    }
+    const bool much = owned_bytes_ >= kOwnedBytesMax || waiting_bytes_ >= kWaitingBytesMax;
+    return much ? fill() : Status();
   }
 
   Status fill() {
@@ -136,8 +141,9 @@ class Loader {
       return cancelled("the weights are no longer wanted");
     options_.backend->fill(jobs_, *options_.pool);
     jobs_.clear();
-    job_bytes_ = 0;
     sources_.clear();
+    waiting_bytes_ = 0;
+    owned_bytes_ = 0;
     return source_.read_status();
   }
 
@@ -234,8 +240,9 @@ class Loader {
   WeightSource& source_;
   const PackOptions& options_;
   std::vector<kernels::PackJob> jobs_;
-  std::size_t job_bytes_ = 0;
   std::vector<SourceMatrix> sources_;
+  std::size_t waiting_bytes_ = 0;
+  std::size_t owned_bytes_ = 0;
 };
 
 }  // namespace

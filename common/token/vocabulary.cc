@@ -10,22 +10,25 @@ namespace {
 
 constexpr std::size_t kSlotsFirst = 1024;
 
+std::uint32_t hash_of(std::string_view token) {
+  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(token));
+}
+
 }  // namespace
 
-std::size_t Vocabulary::slot_of(std::string_view token) const {
+std::size_t Vocabulary::slot_of(std::string_view token, std::uint32_t hash) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = std::hash<std::string_view>{}(token)&mask;
-  while (slots_[slot] >= 0 && this->token(slots_[slot]) != token) {
-    slot = (slot + 1) & mask;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.id < 0 || (slot.hash == hash && this->token(slot.id) == token)) return at;
   }
-  return slot;
 }
 
 void Vocabulary::resize_slots(std::size_t count) {
-  const std::vector<std::int32_t> old = std::move(slots_);
-  slots_.assign(count, -1);
-  for (const std::int32_t id : old) {
-    if (id >= 0) slots_[slot_of(token(id))] = id;
+  const std::vector<Slot> old = std::move(slots_);
+  slots_.assign(count, Slot{});
+  for (const Slot& slot : old) {
+    if (slot.id >= 0) slots_[slot_of(token(slot.id), slot.hash)] = slot;
   }
 }
 
@@ -49,23 +52,23 @@ Status Vocabulary::add(std::string_view token, std::int64_t id) {
   }
   if ((token_count_ + 1) * 2 > slots_.size())
     resize_slots(std::max(slots_.size() * 2, kSlotsFirst));
-  const std::size_t slot = slot_of(token);
-  if (slots_[slot] >= 0) {
-    return invalid_argument(
-        fmt::format("token \"{}\" has the ids {} and {}", token, slots_[slot], id));
+  const std::uint32_t hash = hash_of(token);
+  Slot& slot = slots_[slot_of(token, hash)];
+  if (slot.id >= 0) {
+    return invalid_argument(fmt::format("token \"{}\" has the ids {} and {}", token, slot.id, id));
   }
   const auto index = static_cast<std::size_t>(small);
   if (index >= entries_.size()) entries_.resize(index + 1);
   entries_[index] = {arena_.size(), static_cast<std::uint32_t>(token.size())};
   arena_ += token;
-  slots_[slot] = small;
+  slot = {small, hash};
   ++token_count_;
   return {};
 }
 
 std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
   if (slots_.empty()) return std::nullopt;
-  const std::int32_t id = slots_[slot_of(token)];
+  const std::int32_t id = slots_[slot_of(token, hash_of(token))].id;
   if (id < 0) return std::nullopt;
   return id;
 }

@@ -41,13 +41,20 @@ class Vocabulary {
 
   static constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
 
+  /// With a part of the hash beside the id, few tokens are looked at in vain.
+  struct Slot {
+    std::int32_t id = -1;  ///< -1: free
+    std::uint32_t hash = 0;
+  };
+
   void resize_slots(std::size_t count);
-  [[nodiscard]] std::size_t slot_of(std::string_view token) const;
+  /// Where the token is, or the free slot where it would be.
+  [[nodiscard]] std::size_t slot_of(std::string_view token, std::uint32_t hash) const;
 
   std::string arena_;
   std::vector<Entry> entries_;
-  /// Open addressing: slot -> id, -1 where free.
-  std::vector<std::int32_t> slots_;
+  /// Open addressing.
+  std::vector<Slot> slots_;
   std::size_t token_count_ = 0;
 };
 
