@@ -471,6 +471,38 @@ TEST(ModelLoad, ReaderTellsWhatItCouldNotRead) {
   EXPECT_EQ(out, std::vector<std::byte>(32)) << "zeros, whatever was there";
 }
 
+/// Has all matrices, but not all of their elements.
+class LosingSource final : public WeightSource {
+ public:
+  Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override {
+    return inner_.matrix(name, shape);
+  }
+
+  Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override {
+    return inner_.vector(name, size);
+  }
+
+  [[nodiscard]] Status read_status() const override { return data_loss("lost"); }
+
+ private:
+  DummySource inner_{1, kernels::DType::kF32};
+};
+
+TEST(ModelLoad, FailsWhenElementsCouldNotBeRead) {
+  const ModelFolder folder;
+  const auto config = read_config(folder.path(), "");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  LosingSource source;
+  const auto decoder = load_decoder(*config,
+                                    find_architecture(config->architecture)->weights,
+                                    source,
+                                    {.backend = kernels::select(kernels::Family::kAuto, nullptr),
+                                     .pool = &pool(),
+                                     .dtype = kernels::DType::kF32});
+  ASSERT_FALSE(decoder.ok());
+  EXPECT_EQ(decoder.status().message(), "lost");
+}
+
 TEST(ModelLoad, EndsWhenItIsNoLongerWanted) {
   const ModelFolder folder;
   LoadOptions options = options_for(folder.path());
