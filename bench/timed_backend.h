@@ -35,18 +35,15 @@ class TimedBackend final : public kernels::Backend {
 
   [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
 
-  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> pack(
-      std::span<const kernels::MatrixView> parts,
-      kernels::WeightFormat store,
-      kernels::ThreadPool& pool) const override {
-    return inner_.pack(parts, store, pool);
+  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> allocate(std::size_t n,
+                                                                std::size_t k,
+                                                                kernels::WeightFormat store,
+                                                                std::size_t count) const override {
+    return inner_.allocate(n, k, store, count);
   }
 
-  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> pack_stack(
-      std::span<const kernels::MatrixView> weights,
-      kernels::WeightFormat store,
-      kernels::ThreadPool& pool) const override {
-    return inner_.pack_stack(weights, store, pool);
+  void fill(std::span<const kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
+    inner_.fill(jobs, pool);
   }
 
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,

@@ -10,8 +10,8 @@ constexpr std::size_t kIndexFrom = 16;
 // Room that an object begins with: growing moves all its values.
 constexpr std::size_t kMembersFirst = 4;
 
-std::size_t hash_of(std::string_view key) {
-  return std::hash<std::string_view>{}(key);
+std::uint32_t hash_of(std::string_view key) {
+  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(key));
 }
 
 bool equal_int_double(std::int64_t i, double d) {
@@ -45,7 +45,7 @@ Object& Object::operator=(Object&& other) noexcept = default;
 Object::~Object() = default;
 
 Object::Object(const Object& other) : members_(other.members_) {
-  if (other.index_) index_ = std::make_unique<std::vector<std::uint32_t>>(*other.index_);
+  if (other.index_) index_ = std::make_unique<std::vector<Slot>>(*other.index_);
 }
 
 Object& Object::operator=(const Object& other) {
@@ -77,18 +77,21 @@ Member* Object::end() {
   return members_.data() + members_.size();
 }
 
-std::uint32_t Object::position_of(std::string_view key) const {
-  if (!index_) {
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i].key == key) return static_cast<std::uint32_t>(i);
-    }
-    return kNone;
-  }
+std::size_t Object::slot_of(std::string_view key, std::uint32_t hash) const {
   const std::size_t mask = index_->size() - 1;
-  for (std::size_t slot = hash_of(key) & mask;; slot = (slot + 1) & mask) {
-    const std::uint32_t position = (*index_)[slot];
-    if (position == kNone || members_[position].key == key) return position;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = (*index_)[at];
+    if (slot.position == kNone) return at;
+    if (slot.hash == hash && members_[slot.position].key == key) return at;
   }
+}
+
+std::uint32_t Object::position_of(std::string_view key) const {
+  if (index_) return (*index_)[slot_of(key, hash_of(key))].position;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].key == key) return static_cast<std::uint32_t>(i);
+  }
+  return kNone;
 }
 
 const Value* Object::find(std::string_view key) const {
@@ -102,17 +105,18 @@ Value* Object::find(std::string_view key) {
 }
 
 bool Object::set(std::string key, Value value) {
-  if (Value* old = find(key)) {
-    *old = std::move(value);
+  // With an index this is one search, not a second one for the place.
+  const std::uint32_t hash = index_ ? hash_of(key) : 0;
+  Slot* slot = index_ ? &(*index_)[slot_of(key, hash)] : nullptr;
+  const std::uint32_t old = slot != nullptr ? slot->position : position_of(key);
+  if (old != kNone) {
+    members_[old].value = std::move(value);
     return false;
   }
   if (members_.empty()) members_.reserve(kMembersFirst);
   members_.push_back({std::move(key), std::move(value)});
-  if (index_ ? members_.size() * 2 > index_->size() : members_.size() > kIndexFrom) {
-    rebuild_index();
-  } else if (index_) {
-    index_last();
-  }
+  if (slot != nullptr) *slot = {static_cast<std::uint32_t>(members_.size() - 1), hash};
+  if (index_ ? members_.size() * 2 > index_->size() : members_.size() > kIndexFrom) rebuild_index();
   return true;
 }
 
@@ -129,23 +133,15 @@ void Object::rebuild_index() {
   while (slot_count < members_.size() * 4) {
     slot_count *= 2;
   }
-  index_ = std::make_unique<std::vector<std::uint32_t>>(slot_count, kNone);
+  index_ = std::make_unique<std::vector<Slot>>(slot_count);
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    std::size_t slot = hash_of(members_[i].key) & (slot_count - 1);
-    while ((*index_)[slot] != kNone) {
-      slot = (slot + 1) & (slot_count - 1);
+    const std::uint32_t hash = hash_of(members_[i].key);
+    std::size_t at = hash & (slot_count - 1);
+    while ((*index_)[at].position != kNone) {
+      at = (at + 1) & (slot_count - 1);
     }
-    (*index_)[slot] = static_cast<std::uint32_t>(i);
+    (*index_)[at] = {static_cast<std::uint32_t>(i), hash};
   }
-}
-
-void Object::index_last() {
-  const std::size_t mask = index_->size() - 1;
-  std::size_t slot = hash_of(members_.back().key) & mask;
-  while ((*index_)[slot] != kNone) {
-    slot = (slot + 1) & mask;
-  }
-  (*index_)[slot] = static_cast<std::uint32_t>(members_.size() - 1);
 }
 
 std::string_view kind_name(Kind kind) {

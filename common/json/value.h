@@ -49,13 +49,20 @@ class Object {
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
 
+  /// Of the index. With a part of the hash beside it, few keys are looked at in vain.
+  struct Slot {
+    std::uint32_t position = kNone;  ///< in members_
+    std::uint32_t hash = 0;
+  };
+
+  /// Where the key is, or the free slot where it would be.
+  [[nodiscard]] std::size_t slot_of(std::string_view key, std::uint32_t hash) const;
   [[nodiscard]] std::uint32_t position_of(std::string_view key) const;
   void rebuild_index();
-  void index_last();
 
   std::vector<Member> members_;
-  /// Open addressing: slot -> position in members_. Empty while the object is small.
-  std::unique_ptr<std::vector<std::uint32_t>> index_;
+  /// Open addressing. Null while the object is small.
+  std::unique_ptr<std::vector<Slot>> index_;
 };
 
 enum class Kind : std::uint8_t {

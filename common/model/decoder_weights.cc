@@ -20,6 +20,12 @@ struct Part {
   std::int64_t rows = 0;
 };
 
+/// Weights are filled when so much of the source waits for it, since threads wait for each other at
+/// the end: little where the source takes memory until then, else as much as may be in vain when
+/// the weights are no longer wanted.
+constexpr std::size_t kOwnedBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kWaitingBytesMax = std::size_t{2} << 30;
+
 class Loader {
  public:
   Loader(const ModelConfig& config,
@@ -44,6 +50,7 @@ class Loader {
                       config_.hidden_size,
                       false,
                       head_format(options_.quantization, options_.dtype)));
+    TANDEM_TRY(fill());
     return decoder;
   }
 
@@ -72,11 +79,15 @@ class Loader {
       TANDEM_TRY(const std::vector<float> bias, source_.vector(part.name + ".bias", part.rows));
       result.bias.insert(result.bias.end(), bias.begin(), bias.end());
     }
-    result.weight = options_.backend->pack(views, format, *options_.pool);
+    std::size_t rows = 0;
+    for (const kernels::MatrixView& view : views)
+      rows += view.rows;
+    result.weight = options_.backend->allocate(rows, static_cast<std::size_t>(cols), format, 1);
     if (result.weight == nullptr) {
       return resource_exhausted(fmt::format(
           "tensor '{}.weight': no memory to pack {} columns", parts.begin()->name, cols));
     }
+    TANDEM_TRY(add(*result.weight, std::move(views), std::move(matrices)));
     return result;
   }
 
@@ -94,8 +105,10 @@ class Loader {
       views.push_back(matrix.view);
       matrices.push_back(std::move(matrix));
     }
-    auto packed = options_.backend->pack_stack(
-        views, layer_format(options_.quantization, options_.dtype), *options_.pool);
+    auto packed = options_.backend->allocate(static_cast<std::size_t>(shape.rows),
+                                             static_cast<std::size_t>(shape.cols),
+                                             layer_format(options_.quantization, options_.dtype),
+                                             static_cast<std::size_t>(config_.experts.count));
     if (packed == nullptr) {
       return resource_exhausted(
           fmt::format("tensors '{}{}*{}.weight': no memory to pack {} experts",
@@ -104,7 +117,34 @@ class Loader {
                       name,
                       config_.experts.count));
     }
+    TANDEM_TRY(add(*packed, std::move(views), std::move(matrices)));
     return packed;
+  }
+
+  /// To be filled with others. What it is filled from stays where it is until then.
+  Status add(kernels::PackedWeight& weight,
+             std::vector<kernels::MatrixView> views,
+             std::vector<SourceMatrix> matrices) {
+    for (const kernels::MatrixView& view : views)
+      waiting_bytes_ += view.rows * view.cols * kernels::dtype_bytes(view.dtype);
+    jobs_.push_back({.to = &weight, .parts = std::move(views), .reader = source_.reader()});
+    for (SourceMatrix& matrix : matrices) {
+      owned_bytes_ += matrix.storage.size();
+      sources_.push_back(std::move(matrix));
+    }
+    const bool much = owned_bytes_ >= kOwnedBytesMax || waiting_bytes_ >= kWaitingBytesMax;
+    return much ? fill() : Status();
+  }
+
+  Status fill() {
+    if (options_.stop != nullptr && options_.stop->load())
+      return cancelled("the weights are no longer wanted");
+    options_.backend->fill(jobs_, *options_.pool);
+    jobs_.clear();
+    sources_.clear();
+    waiting_bytes_ = 0;
+    owned_bytes_ = 0;
+    return source_.read_status();
   }
 
   Result<ExpertWeights> load_experts(const std::string& prefix) {
@@ -181,12 +221,14 @@ class Loader {
           "tensor '{}': no memory for a copy in {}", name, kernels::dtype_name(options_.dtype)));
     }
     const auto* source = static_cast<const std::byte*>(from.data);
-    for (std::size_t i = 0; i < from.rows * from.cols; ++i) {
-      const float value = widened(source, from.dtype, i);
-      const std::uint16_t bits =
-          options_.dtype == DType::kF16 ? kernels::f32_to_f16(value) : kernels::f32_to_bf16(value);
-      std::memcpy(storage.data() + i * sizeof bits, &bits, sizeof bits);
-    }
+    options_.pool->parallel_for(from.rows, [&](std::size_t row, std::size_t) {
+      for (std::size_t i = row * from.cols; i < (row + 1) * from.cols; ++i) {
+        const float value = widened(source, from.dtype, i);
+        const std::uint16_t bits = options_.dtype == DType::kF16 ? kernels::f32_to_f16(value)
+                                                                 : kernels::f32_to_bf16(value);
+        std::memcpy(storage.data() + i * sizeof bits, &bits, sizeof bits);
+      }
+    });
     decoder.embedding_storage = std::move(storage);
     decoder.embedding.data = decoder.embedding_storage.data();
     decoder.embedding.dtype = options_.dtype;
@@ -197,6 +239,10 @@ class Loader {
   const WeightNames& names_;
   WeightSource& source_;
   const PackOptions& options_;
+  std::vector<kernels::PackJob> jobs_;
+  std::vector<SourceMatrix> sources_;
+  std::size_t waiting_bytes_ = 0;
+  std::size_t owned_bytes_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "common/model/weight_source.h"
 #include "kernels/api/backend.h"
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -56,6 +57,7 @@ struct PackOptions {
   kernels::ThreadPool* pool = nullptr;
   kernels::DType dtype = kernels::DType::kBf16;  ///< Kept type of what is not quantised.
   Quantization quantization = Quantization::kNone;
+  const std::atomic<bool>* stop = nullptr;  ///< As LoadOptions has it.
 };
 
 /// Asks `source` for every tensor that the config's blocks need.

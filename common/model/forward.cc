@@ -100,6 +100,7 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
   TANDEM_TRY(failpoint::hit("model.forward"));
   last_token_count_ = 0;
   TANDEM_TRY(check_batch(batch));
+  rope_.reach(batch.positions, *pool_);
   backend_->embedding({.table = weights_.embedding,
                        .ids = batch.token_ids.data(),
                        .tokens = batch.token_ids.size(),
@@ -177,8 +178,8 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
     backend_->rope({.x = part.x,
                     .x_stride = stride,
                     .positions = batch.positions.data(),
-                    .cos = rope_.cos.data(),
-                    .sin = rope_.sin.data(),
+                    .cos = rope_.cos(),
+                    .sin = rope_.sin(),
                     .tokens = tokens,
                     .heads = part.heads,
                     .head_dim = head_dim},

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
                                                               : model->config_.context_length();
   model->limits_.context_length = model->context_length_;
   TANDEM_TRY(model->workspace_, Workspace::allocate(model->config_, model->limits_));
-  TANDEM_TRY(model->rope_, RopeTables::make(model->config_, model->context_length_, *options.pool));
+  TANDEM_TRY(model->rope_, RopeTables::make(model->config_, model->context_length_));
   TANDEM_TRY(model->load_weights(options));
   return model;
 }
@@ -66,8 +66,11 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
 Status Model::load_weights(const LoadOptions& options) {
   const Architecture* architecture = find_architecture(config_.architecture);
   TANDEM_CHECK(architecture != nullptr, "the config names a known architecture");
-  const PackOptions pack{
-      .backend = backend_, .pool = pool_, .dtype = dtype_, .quantization = quantization_};
+  const PackOptions pack{.backend = backend_,
+                         .pool = pool_,
+                         .dtype = dtype_,
+                         .quantization = quantization_,
+                         .stop = options.stop};
   const std::string config_text = config_.canonical_text();
   if (options.dummy_weights) {
     DummySource source(options.dummy_seed, dtype_);
@@ -81,14 +84,15 @@ Status Model::load_weights(const LoadOptions& options) {
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);
   unused_tensors_ = source.unused();
-  digest_ = weights::digest_of(fmt::format("{};{}", config_text, checkpoint_->digest().hex()));
+  TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
+  digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
   return release_checkpoint(options.read_mode);
 }
 
 /// The matrices are packed; only the embedding table may still lie in the files.
 Status Model::release_checkpoint(weights::ReadMode mode) {
   if (mode == weights::ReadMode::kMmap) {
-    checkpoint_->release_pages();
+    checkpoint_->release_files();
     return {};
   }
   TANDEM_TRY(own_embedding(weights_));

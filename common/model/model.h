@@ -45,6 +45,8 @@ struct LoadOptions {
   weights::ReadMode read_mode = weights::ReadMode::kMmap;
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
   std::uint64_t dummy_seed = 0;
+  /// Borrowed; null: never. Once another thread makes it true, loading ends soon, with kCancelled.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 /// Owned and driven by the engine thread; only progress() may be called from others.

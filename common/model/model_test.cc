@@ -1,10 +1,14 @@
 // Loading from good, bent and absent files, and batches that must be refused.
 #include "common/model/model.h"
 
+#include "common/model/architecture.h"
+#include "common/model/weight_source.h"
+
 #include <gtest/gtest.h>
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -420,6 +424,97 @@ TEST(ModelLoad, NarrowsTheFilesWeightsToTheChosenType) {
       }
     }
     EXPECT_EQ(logits[0], logits[1]) << "mapped and copied weights are the same weights";
+  }
+}
+
+// Not SIGBUS and not zeros, whichever of the threads met the end of the file.
+TEST(ModelLoad, AFileThatIsShortenedWhileItIsReadIsNamed) {
+  const ModelFolder folder;
+  const auto config = read_config(folder.path(), "");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto checkpoint = weights::Checkpoint::open(folder.path(), {});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const std::string file = folder.path() + "/model.safetensors";
+  fs::resize_file(file, fs::file_size(file) / 2);
+  kernels::ThreadPool threads(3);
+  for (const kernels::Family family : {kernels::Family::kReference, kernels::Family::kAuto}) {
+    CheckpointSource source(*checkpoint);
+    const auto decoder = load_decoder(*config,
+                                      find_architecture(config->architecture)->weights,
+                                      source,
+                                      {.backend = kernels::select(family, nullptr),
+                                       .pool = &threads,
+                                       .dtype = kernels::DType::kF32});
+    ASSERT_FALSE(decoder.ok());
+    EXPECT_EQ(decoder.status().code(), Code::kDataLoss);
+    EXPECT_NE(decoder.status().message().find("model.safetensors: ended after"), std::string::npos)
+        << decoder.status().message();
+  }
+}
+
+// The matrices alone: vectors are read where they are asked for.
+TEST(ModelLoad, ReaderTellsWhatItCouldNotRead) {
+  const ModelFolder folder;
+  const auto checkpoint = weights::Checkpoint::open(folder.path(), {});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  CheckpointSource source(*checkpoint);
+  const auto matrix = source.matrix("lm_head.weight", {.rows = 20, .cols = 8});
+  ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+  const auto* from = static_cast<const std::byte*>(matrix->view.data);
+  std::vector<std::byte> out(32, std::byte{1});
+  source.reader()->read(from, out.size(), out.data());
+  EXPECT_TRUE(source.read_status().ok());
+  EXPECT_EQ(std::memcmp(out.data(), from, out.size()), 0);
+  fs::resize_file(folder.path() + "/model.safetensors", 100);
+  source.reader()->read(from, out.size(), out.data());
+  EXPECT_EQ(source.read_status().code(), Code::kDataLoss);
+  EXPECT_EQ(out, std::vector<std::byte>(32)) << "zeros, whatever was there";
+}
+
+/// Has all matrices, but not all of their elements.
+class LosingSource final : public WeightSource {
+ public:
+  Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override {
+    return inner_.matrix(name, shape);
+  }
+
+  Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override {
+    return inner_.vector(name, size);
+  }
+
+  [[nodiscard]] Status read_status() const override { return data_loss("lost"); }
+
+ private:
+  DummySource inner_{1, kernels::DType::kF32};
+};
+
+TEST(ModelLoad, FailsWhenElementsCouldNotBeRead) {
+  const ModelFolder folder;
+  const auto config = read_config(folder.path(), "");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  LosingSource source;
+  const auto decoder = load_decoder(*config,
+                                    find_architecture(config->architecture)->weights,
+                                    source,
+                                    {.backend = kernels::select(kernels::Family::kAuto, nullptr),
+                                     .pool = &pool(),
+                                     .dtype = kernels::DType::kF32});
+  ASSERT_FALSE(decoder.ok());
+  EXPECT_EQ(decoder.status().message(), "lost");
+}
+
+TEST(ModelLoad, EndsWhenItIsNoLongerWanted) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  std::atomic<bool> stop{false};
+  options.stop = &stop;
+  EXPECT_TRUE(Model::load(options).ok());
+  stop = true;
+  for (const bool dummy : {false, true}) {
+    options.dummy_weights = dummy;
+    const auto model = Model::load(options);
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.status().code(), Code::kCancelled) << model.status().message();
   }
 }
 

@@ -1,5 +1,7 @@
 #include "common/model/rope.h"
 
+#include "common/model/workspace.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -86,6 +88,36 @@ TEST(Rope, FrequenciesFollowTheScaling) {
     }
     EXPECT_NEAR(table.magnitude, row.magnitude, 1e-6);
   }
+}
+
+// Rows come when they are asked for, in any order, and are then the formula's.
+TEST(RopeTables, RowsAreComputedWhenReached) {
+  ModelConfig config;
+  config.head_dim = 8;
+  config.rope_theta = 10'000;
+  kernels::ThreadPool pool(2);
+  auto tables = RopeTables::make(config, 1000);
+  ASSERT_TRUE(tables.ok());
+  const std::vector<float> frequency = make_rope_table(config).inverse_frequency;
+  const auto is_computed = [&](std::size_t position) {
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      const auto angle = static_cast<double>(static_cast<float>(position) * frequency[pair]);
+      if (tables->cos()[position * 4 + pair] != static_cast<float>(std::cos(angle))) return false;
+      if (tables->sin()[position * 4 + pair] != static_cast<float>(std::sin(angle))) return false;
+    }
+    return true;
+  };
+  EXPECT_FALSE(is_computed(0));
+  for (const std::int32_t position : {999, 300, 0, 299}) {
+    const std::int32_t batch[] = {position, position};
+    tables->reach(batch, pool);
+    EXPECT_TRUE(is_computed(static_cast<std::size_t>(position))) << position;
+  }
+  EXPECT_FALSE(is_computed(600)) << "nobody has asked for it";
+  const std::int32_t rest[] = {5, 767, 512, 998};
+  tables->reach(rest, pool);
+  for (std::size_t position = 0; position < 1000; ++position)
+    EXPECT_TRUE(is_computed(position)) << position;
 }
 
 }  // namespace

@@ -90,11 +90,26 @@ Result<SourceMatrix> CheckpointSource::matrix(std::string_view name, MatrixShape
 Result<std::vector<float>> CheckpointSource::vector(std::string_view name, std::int64_t size) {
   TANDEM_TRY(const weights::StoredTensor tensor, checked(name, {size}));
   const DType dtype = *compute_type(tensor.type);
+  std::vector<std::byte> bytes(tensor.bytes.size());
+  TANDEM_TRY(checkpoint_.read(tensor.bytes.data(), bytes));
   std::vector<float> values(static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = widened(tensor.bytes.data(), dtype, i);
+    values[i] = widened(bytes.data(), dtype, i);
   }
   return values;
+}
+
+void CheckpointSource::read(const std::byte* from, std::size_t bytes, std::byte* to) {
+  Status status = checkpoint_.read(from, {to, bytes});
+  if (status.ok()) return;
+  std::memset(to, 0, bytes);
+  const std::lock_guard lock(mutex_);
+  if (read_failure_.ok()) read_failure_ = std::move(status);
+}
+
+Status CheckpointSource::read_status() const {
+  const std::lock_guard lock(mutex_);
+  return read_failure_;
 }
 
 std::vector<std::string> CheckpointSource::unused() const {

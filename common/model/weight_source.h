@@ -3,11 +3,12 @@
 
 #include "common/base/status.h"
 #include "common/weights/checkpoint.h"
-#include "kernels/api/weight.h"
+#include "kernels/api/backend.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -38,15 +39,26 @@ class WeightSource {
   virtual Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) = 0;
   /// Widened to f32.
   virtual Result<std::vector<float>> vector(std::string_view name, std::int64_t size) = 0;
+
+  /// What the elements of matrices are to be read with, until whole matrices have been: null where
+  /// they lie in memory. Lives as long as the source.
+  virtual kernels::ElementReader* reader() { return nullptr; }
+
+  /// Whether reader() could read all that it was asked for.
+  [[nodiscard]] virtual Status read_status() const { return {}; }
 };
 
 /// Borrows the checkpoint, and remembers which tensors were asked for.
-class CheckpointSource final : public WeightSource {
+class CheckpointSource final : public WeightSource, private kernels::ElementReader {
  public:
   explicit CheckpointSource(const weights::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override;
   Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override;
+
+  kernels::ElementReader* reader() override { return this; }
+
+  [[nodiscard]] Status read_status() const override;
 
   /// Tensors of the checkpoint that nobody asked for, in order of name.
   [[nodiscard]] std::vector<std::string> unused() const;
@@ -55,8 +67,13 @@ class CheckpointSource final : public WeightSource {
   Result<weights::StoredTensor> checked(std::string_view name,
                                         const std::vector<std::int64_t>& shape);
 
+  void read(const std::byte* from, std::size_t bytes, std::byte* to) override;
+
   const weights::Checkpoint& checkpoint_;
   std::set<std::string, std::less<>> used_;
+  // Guards `read_failure_`, the first of any thread of the pool; nobody waits for a channel there.
+  mutable std::mutex mutex_;
+  Status read_failure_;
 };
 
 /// Random weights: a function of (seed, name) alone. Matrices are uniform with variance 1 / cols,

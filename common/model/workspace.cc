@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace tandem::model {
+namespace {
+
+// Positions whose rows are computed together.
+constexpr std::size_t kRopeBlock = 256;
+
+}  // namespace
 
 Result<FloatBuffer> FloatBuffer::allocate(std::uint64_t count, std::string_view purpose) {
   const std::uint64_t bytes = count * sizeof(float);
@@ -49,31 +55,46 @@ Result<Workspace> Workspace::allocate(const ModelConfig& config, const PassLimit
   return space;
 }
 
-Result<RopeTables> RopeTables::make(const ModelConfig& config,
-                                    std::int64_t position_count,
-                                    kernels::ThreadPool& pool) {
-  const RopeTable rope = make_rope_table(config);
-  const std::size_t half = rope.inverse_frequency.size();
-  const auto count = static_cast<std::size_t>(position_count);
+Result<RopeTables> RopeTables::make(const ModelConfig& config, std::int64_t position_count) {
   RopeTables tables;
-  TANDEM_TRY(tables.cos, FloatBuffer::allocate(count * half, "rotary tables"));
-  TANDEM_TRY(tables.sin, FloatBuffer::allocate(count * half, "rotary tables"));
-  constexpr std::size_t kRowsPerTask = 1024;
-  pool.parallel_for((count + kRowsPerTask - 1) / kRowsPerTask, [&](std::size_t task, std::size_t) {
-    const std::size_t end = std::min(count, (task + 1) * kRowsPerTask);
-    for (std::size_t position = task * kRowsPerTask; position < end; ++position) {
-      for (std::size_t pair = 0; pair < half; ++pair) {
-        // The angle is rounded to f32 before cos and sin, as the reference implementations do:
-        // at far positions that rounding is visible.
-        const float angle = static_cast<float>(position) * rope.inverse_frequency[pair];
-        const double magnitude = static_cast<double>(rope.magnitude);
-        const auto exact = static_cast<double>(angle);
-        tables.cos.data()[position * half + pair] = static_cast<float>(std::cos(exact) * magnitude);
-        tables.sin.data()[position * half + pair] = static_cast<float>(std::sin(exact) * magnitude);
-      }
-    }
-  });
+  tables.rope_ = make_rope_table(config);
+  tables.count_ = static_cast<std::size_t>(position_count);
+  const std::size_t floats = tables.count_ * tables.rope_.inverse_frequency.size();
+  TANDEM_TRY(tables.cos_, FloatBuffer::allocate(floats, "rotary tables"));
+  TANDEM_TRY(tables.sin_, FloatBuffer::allocate(floats, "rotary tables"));
+  tables.computed_.resize((tables.count_ + kRopeBlock - 1) / kRopeBlock);
   return tables;
+}
+
+void RopeTables::reach(std::span<const std::int32_t> positions, kernels::ThreadPool& pool) {
+  for (const std::int32_t position : positions) {
+    const std::size_t block = static_cast<std::size_t>(position) / kRopeBlock;
+    if (computed_[block]) continue;
+    computed_[block] = true;
+    const std::size_t begin = block * kRopeBlock;
+    const std::size_t end = std::min(count_, begin + kRopeBlock);
+    constexpr std::size_t kRowsPerTask = 32;
+    pool.parallel_for((end - begin + kRowsPerTask - 1) / kRowsPerTask,
+                      [&](std::size_t task, std::size_t) {
+                        const std::size_t first = begin + task * kRowsPerTask;
+                        compute(first, std::min(end, first + kRowsPerTask));
+                      });
+  }
+}
+
+void RopeTables::compute(std::size_t begin, std::size_t end) {
+  const std::size_t half = rope_.inverse_frequency.size();
+  const double magnitude = static_cast<double>(rope_.magnitude);
+  for (std::size_t position = begin; position < end; ++position) {
+    for (std::size_t pair = 0; pair < half; ++pair) {
+      // The angle is rounded to f32 before cos and sin, as the reference implementations do:
+      // at far positions that rounding is visible.
+      const float angle = static_cast<float>(position) * rope_.inverse_frequency[pair];
+      const auto exact = static_cast<double>(angle);
+      cos_.data()[position * half + pair] = static_cast<float>(std::cos(exact) * magnitude);
+      sin_.data()[position * half + pair] = static_cast<float>(std::sin(exact) * magnitude);
+    }
+  }
 }
 
 }  // namespace tandem::model

@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace tandem::model {
 
@@ -41,14 +43,29 @@ struct Workspace {
   static Result<Workspace> allocate(const ModelConfig& config, const PassLimits& limits);
 };
 
-/// cos and sin of every position, times the magnitude: [positions, head_dim / 2] each.
-struct RopeTables {
-  FloatBuffer cos;
-  FloatBuffer sin;
+/// cos and sin of positions, times the magnitude: [positions, head_dim / 2] each. Rows are computed
+/// when a batch first reaches them, since few requests go near the end of a long context, and a
+/// start that computes them all is half as long again. Owned and used by one thread.
+class RopeTables {
+ public:
+  /// Room for `position_count` rows, none of them computed.
+  static Result<RopeTables> make(const ModelConfig& config, std::int64_t position_count);
 
-  static Result<RopeTables> make(const ModelConfig& config,
-                                 std::int64_t position_count,
-                                 kernels::ThreadPool& pool);
+  /// Computes what is missing of the rows of these positions, each in [0, position_count).
+  void reach(std::span<const std::int32_t> positions, kernels::ThreadPool& pool);
+
+  [[nodiscard]] const float* cos() const { return cos_.data(); }
+
+  [[nodiscard]] const float* sin() const { return sin_.data(); }
+
+ private:
+  void compute(std::size_t begin, std::size_t end);
+
+  RopeTable rope_;
+  FloatBuffer cos_;
+  FloatBuffer sin_;
+  std::size_t count_ = 0;
+  std::vector<bool> computed_;  ///< by block of positions
 };
 
 }  // namespace tandem::model

@@ -80,6 +80,7 @@ Status Loader::load_model(const json::Field& root) {
   TANDEM_TRY(const json::Field vocab_field, model.at("vocab"));
   TANDEM_TRY(const json::Object* vocab, vocab_field.as_object());
   Vocabulary vocabulary;
+  vocabulary.reserve(vocab->size());
   for (const json::Member& member : *vocab) {
     const auto* id = member.value.if_int();
     if (id == nullptr) {
@@ -125,12 +126,12 @@ Status Loader::load_merges(const json::Field& model) {
         right = std::string_view(*text).substr(blank + 1);
       }
     }
-    const std::string path = fmt::format("{}[{}]", field.path(), i);
+    const auto path = [&] { return fmt::format("{}[{}]", field.path(), i); };
     if (left.empty() || right.empty()) {
-      return json::Field(merge, path).mismatch("two tokens, as \"a b\" or [\"a\", \"b\"]");
+      return json::Field(merge, path()).mismatch("two tokens, as \"a b\" or [\"a\", \"b\"]");
     }
     const Status added = t_.model_.add_merge(left, right);
-    if (!added.ok()) return added.with_context(path);
+    if (!added.ok()) return added.with_context(path());
   }
   return {};
 }

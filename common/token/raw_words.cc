@@ -3,6 +3,7 @@
 #include "common/token/byte_level.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace tandem::token {
@@ -60,18 +61,40 @@ RawWords::RawWords(const Vocabulary& vocabulary) {
     count *= 2;
   slots_.resize(count);
   long_begin_.resize(vocabulary.id_end());
-  for (std::size_t i = 0; i < vocabulary.id_end(); ++i) {
-    const auto id = static_cast<std::int32_t>(i);
-    const auto bytes = byte_level_bytes(vocabulary.token(id));
-    if (!bytes || bytes->empty()) continue;
-    if (bytes->size() == 1) byte_ids_[static_cast<unsigned char>(bytes->front())] = id;
-    insert(*bytes, id);
-  }
+  insert_all(vocabulary);
   if (std::find(byte_ids_.begin(), byte_ids_.end(), -1) != byte_ids_.end()) slots_.clear();
 }
 
-void RawWords::insert(std::string_view bytes, std::int32_t id) {
-  const std::uint64_t key = key_of(bytes);
+/// Some at a time: their slots, which lie all over the table, come from memory together.
+void RawWords::insert_all(const Vocabulary& vocabulary) {
+  struct Word {
+    std::string bytes;
+    std::uint64_t key = 0;
+    std::int32_t id = -1;
+  };
+
+  std::array<Word, 16> words;
+  std::size_t count = 0;
+  const auto insert_words = [&] {
+    for (std::size_t i = 0; i < count; ++i)
+      insert(words[i].bytes, words[i].key, words[i].id);
+    count = 0;
+  };
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t i = 0; i < vocabulary.id_end(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    auto bytes = byte_level_bytes(vocabulary.token(id));
+    if (!bytes || bytes->empty()) continue;
+    if (bytes->size() == 1) byte_ids_[static_cast<unsigned char>(bytes->front())] = id;
+    const std::uint64_t key = key_of(*bytes);
+    __builtin_prefetch(&slots_[place_of(key, bytes->size()) & mask], 1);
+    words[count++] = {std::move(*bytes), key, id};
+    if (count == words.size()) insert_words();
+  }
+  insert_words();
+}
+
+void RawWords::insert(std::string_view bytes, std::uint64_t key, std::int32_t id) {
   const std::size_t mask = slots_.size() - 1;
   std::size_t slot = place_of(key, bytes.size()) & mask;
   while (slots_[slot].id >= 0)

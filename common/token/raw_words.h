@@ -37,7 +37,8 @@ class RawWords {
     std::int32_t id = -1;
   };
 
-  void insert(std::string_view bytes, std::int32_t id);
+  void insert(std::string_view bytes, std::uint64_t key, std::int32_t id);
+  void insert_all(const Vocabulary& vocabulary);
   [[nodiscard]] bool is_at(const Slot& slot, std::string_view bytes) const;
 
   std::vector<Slot> slots_;

@@ -2,25 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 
 namespace tandem::token {
+namespace {
 
-std::size_t Vocabulary::slot_of(std::string_view token) const {
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = std::hash<std::string_view>{}(token)&mask;
-  while (slots_[slot] >= 0 && this->token(slots_[slot]) != token) {
-    slot = (slot + 1) & mask;
-  }
-  return slot;
+constexpr std::size_t kSlotsFirst = 1024;
+
+std::uint32_t hash_of(std::string_view token) {
+  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(token));
 }
 
-void Vocabulary::grow() {
-  const std::vector<std::int32_t> old = std::move(slots_);
-  slots_.assign(old.empty() ? 1024 : old.size() * 2, -1);
-  for (const std::int32_t id : old) {
-    if (id >= 0) slots_[slot_of(token(id))] = id;
+}  // namespace
+
+std::size_t Vocabulary::slot_of(std::string_view token, std::uint32_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.id < 0 || (slot.hash == hash && this->token(slot.id) == token)) return at;
   }
+}
+
+void Vocabulary::resize_slots(std::size_t count) {
+  const std::vector<Slot> old = std::move(slots_);
+  slots_.assign(count, Slot{});
+  for (const Slot& slot : old) {
+    if (slot.id >= 0) slots_[slot_of(token(slot.id), slot.hash)] = slot;
+  }
+}
+
+void Vocabulary::reserve(std::size_t token_count) {
+  std::size_t count = std::max(slots_.size(), kSlotsFirst);
+  while (count < token_count * 2)
+    count *= 2;
+  if (count > slots_.size()) resize_slots(count);
+  entries_.reserve(token_count);
 }
 
 Status Vocabulary::add(std::string_view token, std::int64_t id) {
@@ -33,24 +50,25 @@ Status Vocabulary::add(std::string_view token, std::int64_t id) {
     return invalid_argument(
         fmt::format("id {} is given to \"{}\" and to \"{}\"", id, this->token(small), token));
   }
-  if ((token_count_ + 1) * 2 > slots_.size()) grow();
-  const std::size_t slot = slot_of(token);
-  if (slots_[slot] >= 0) {
-    return invalid_argument(
-        fmt::format("token \"{}\" has the ids {} and {}", token, slots_[slot], id));
+  if ((token_count_ + 1) * 2 > slots_.size())
+    resize_slots(std::max(slots_.size() * 2, kSlotsFirst));
+  const std::uint32_t hash = hash_of(token);
+  Slot& slot = slots_[slot_of(token, hash)];
+  if (slot.id >= 0) {
+    return invalid_argument(fmt::format("token \"{}\" has the ids {} and {}", token, slot.id, id));
   }
   const auto index = static_cast<std::size_t>(small);
   if (index >= entries_.size()) entries_.resize(index + 1);
   entries_[index] = {arena_.size(), static_cast<std::uint32_t>(token.size())};
   arena_ += token;
-  slots_[slot] = small;
+  slot = {small, hash};
   ++token_count_;
   return {};
 }
 
 std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
   if (slots_.empty()) return std::nullopt;
-  const std::int32_t id = slots_[slot_of(token)];
+  const std::int32_t id = slots_[slot_of(token, hash_of(token))].id;
   if (id < 0) return std::nullopt;
   return id;
 }

@@ -17,6 +17,9 @@ inline constexpr std::int32_t kMaxTokenIds = 1 << 22;
 /// Const access from many threads is safe.
 class Vocabulary {
  public:
+  /// Room for so many tokens: what grows otherwise is copied and hashed again each time.
+  void reserve(std::size_t token_count);
+
   /// Errors: an id outside [0, kMaxTokenIds), an id or a token given twice.
   Status add(std::string_view token, std::int64_t id);
 
@@ -38,13 +41,20 @@ class Vocabulary {
 
   static constexpr std::uint64_t kNoToken = ~std::uint64_t{0};
 
-  void grow();
-  [[nodiscard]] std::size_t slot_of(std::string_view token) const;
+  /// With a part of the hash beside the id, few tokens are looked at in vain.
+  struct Slot {
+    std::int32_t id = -1;  ///< -1: free
+    std::uint32_t hash = 0;
+  };
+
+  void resize_slots(std::size_t count);
+  /// Where the token is, or the free slot where it would be.
+  [[nodiscard]] std::size_t slot_of(std::string_view token, std::uint32_t hash) const;
 
   std::string arena_;
   std::vector<Entry> entries_;
-  /// Open addressing: slot -> id, -1 where free.
-  std::vector<std::int32_t> slots_;
+  /// Open addressing.
+  std::vector<Slot> slots_;
   std::size_t token_count_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -89,18 +90,18 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, StateFree> state_;
 };
 
-void add_sampled(Hasher& hasher, std::span<const std::byte> bytes) {
-  if (bytes.size() <= kDigestWholeBytes) {
-    hasher.add(bytes.data(), bytes.size());
-    return;
-  }
-  const std::uint64_t last = bytes.size() - kDigestSampleBytes;
+/// The parts of a tensor of `size` bytes that enter a digest, in order.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> sampled(std::uint64_t size) {
+  if (size <= kDigestWholeBytes) return {{0, size}};
+  const std::uint64_t last = size - kDigestSampleBytes;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;
   for (std::uint64_t i = 0; i < kDigestSampleCount; ++i) {
     // last / 15 * i cannot overflow; the final piece is taken at the very end.
     const std::uint64_t at =
         i + 1 == kDigestSampleCount ? last : last / (kDigestSampleCount - 1) * i;
-    hasher.add(bytes.data() + at, kDigestSampleBytes);
+    parts.emplace_back(at, kDigestSampleBytes);
   }
+  return parts;
 }
 
 }  // namespace
@@ -151,6 +152,7 @@ Result<std::vector<TensorEntry>> Checkpoint::add_file(const std::string& folder,
   const std::string path = (std::filesystem::path(folder) / file_name).string();
   TANDEM_TRY(FileBytes file, FileBytes::open(path, options.mode, options.file_bytes_max));
   TANDEM_TRY(auto entries, parse_safetensors(file.bytes(), path));
+  if (files_.size() >= kShardsOpenMax) file.close_file();
   files_.push_back(std::move(file));
   return entries;
 }
@@ -222,8 +224,20 @@ std::uint64_t Checkpoint::byte_count() const {
   return total;
 }
 
-Digest Checkpoint::digest() const {
+Status Checkpoint::read(const std::byte* from, std::span<std::byte> out) const {
+  const auto holds = [from](const FileBytes& file) {
+    return std::less_equal<>()(file.bytes().data(), from) &&
+           std::less<>()(from, file.bytes().data() + file.bytes().size());
+  };
+  const auto file = std::find_if(files_.begin(), files_.end(), holds);
+  TANDEM_CHECK(file != files_.end() || out.empty(), "the bytes are those of a tensor");
+  if (out.empty()) return {};
+  return file->read(static_cast<std::uint64_t>(from - file->bytes().data()), out);
+}
+
+Result<Digest> Checkpoint::digest() const {
   Hasher hasher;
+  std::vector<std::byte> part(kDigestWholeBytes);
   for (const auto& [name, place] : by_name_) {
     const StoredTensor tensor = stored(place);
     hasher.add(name.size());
@@ -232,7 +246,11 @@ Digest Checkpoint::digest() const {
     hasher.add(tensor.shape.size());
     for (const std::int64_t extent : tensor.shape)
       hasher.add(static_cast<std::uint64_t>(extent));
-    add_sampled(hasher, tensor.bytes);
+    for (const auto& [offset, size] : sampled(tensor.bytes.size())) {
+      const std::span<std::byte> bytes(part.data(), size);
+      TANDEM_TRY(files_[place.file].read(place.entry.offset + offset, bytes));
+      hasher.add(bytes.data(), bytes.size());
+    }
   }
   return hasher.digest();
 }

@@ -17,6 +17,9 @@ namespace tandem::weights {
 
 inline constexpr std::size_t kShardCountMax = 10'000;
 
+/// Shards that stay open until release_files(); the others are read through their mappings.
+inline constexpr std::size_t kShardsOpenMax = 256;
+
 /// A tensor of the checkpoint. Borrowed: valid while the Checkpoint lives.
 struct StoredTensor {
   std::string_view name;
@@ -63,10 +66,17 @@ class Checkpoint {
 
   [[nodiscard]] std::size_t tensor_count() const { return by_name_.size(); }
 
-  /// FileBytes::release_pages of every file.
-  void release_pages() const {
-    for (const FileBytes& file : files_)
+  /// Copies `out.size()` bytes from `from` on, which lie in the bytes of one file's tensors: see
+  /// FileBytes::read. Any thread.
+  Status read(const std::byte* from, std::span<std::byte> out) const;
+
+  /// To be called when tensors have been read: FileBytes::close_file and FileBytes::release_pages
+  /// of every file. What is read later comes from the mapping.
+  void release_files() {
+    for (FileBytes& file : files_) {
+      file.close_file();
       file.release_pages();
+    }
   }
 
   /// Sum over all tensors.
@@ -77,7 +87,8 @@ class Checkpoint {
   /// whole, larger ones with kDigestSampleCount evenly spaced pieces of kDigestSampleBytes, first
   /// and last included. This tells two models or two fine-tunes apart at the cost of a few pages
   /// per tensor; it is no proof against somebody who forges a file.
-  [[nodiscard]] Digest digest() const;
+  /// kDataLoss when a file cannot be read any more.
+  [[nodiscard]] Result<Digest> digest() const;
 
  private:
   struct Place {

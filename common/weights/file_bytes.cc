@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace tandem::weights {
 namespace {
@@ -27,6 +28,9 @@ class Descriptor {
 
   [[nodiscard]] int get() const { return fd_; }
 
+  /// The caller closes it.
+  int release() { return std::exchange(fd_, -1); }
+
  private:
   int fd_;
 };
@@ -35,18 +39,20 @@ std::string errno_text() {
   return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): glibc's is safe
 }
 
-Status read_all(int fd, std::byte* out, std::size_t size, const std::string& path) {
+/// Exactly `size` bytes from `offset` on.
+Status read_all(
+    int fd, std::uint64_t offset, std::byte* out, std::size_t size, const std::string& path) {
   std::size_t done = 0;
   while (done < size) {
-    const ssize_t got = ::read(fd, out + done, size - done);
+    const ssize_t got = ::pread(fd, out + done, size - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return data_loss(fmt::format("{}: cannot read: {}", path, errno_text()));
     if (got == 0) {
       return data_loss(
           fmt::format("{}: ended after {} bytes, expected {}: it was shortened while being read",
                       path,
-                      done,
-                      size));
+                      offset + done,
+                      offset + size));
     }
     done += static_cast<std::size_t>(got);
   }
@@ -57,7 +63,7 @@ Status read_all(int fd, std::byte* out, std::size_t size, const std::string& pat
 
 Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::uint64_t size_max) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it is refused below.
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) {
     const std::string message = fmt::format("{}: cannot open: {}", path, errno_text());
     return errno == ENOENT ? not_found(message) : invalid_argument(message);
@@ -86,6 +92,8 @@ Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::u
     file.data_ = static_cast<const std::byte*>(address);
     file.size_ = size;
     file.mapped_ = true;
+    file.fd_ = fd.release();
+    file.path_ = path;
     return file;
   }
   auto* copy = new (std::nothrow) std::byte[size];
@@ -94,8 +102,18 @@ Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::u
   }
   file.data_ = copy;
   file.size_ = size;
-  TANDEM_TRY(read_all(fd.get(), copy, size, path));
+  TANDEM_TRY(read_all(fd.get(), 0, copy, size, path));
   return file;
+}
+
+Status FileBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
+  if (fd_ >= 0) return read_all(fd_, offset, out.data(), out.size(), path_);
+  std::memcpy(out.data(), data_ + offset, out.size());
+  return {};
+}
+
+void FileBytes::close_file() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
 void FileBytes::release_pages() const {
@@ -107,6 +125,7 @@ void FileBytes::release_pages() const {
 }
 
 FileBytes::~FileBytes() {
+  close_file();
   if (data_ == nullptr) return;
   if (mapped_) {
     ::munmap(const_cast<std::byte*>(data_), size_);  // NOLINT: munmap takes a mutable pointer

@@ -67,13 +67,13 @@ std::string memory_plan_json(const WorkerPlan& plan) {
 Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
                                                const WorkerPlan& plan,
                                                const WorkerAddresses& addresses,
-                                               const std::string& vocabulary_digest) {
+                                               const TokenizerToCome& tokenizer) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->plan_ = plan;
-  TANDEM_TRY(worker->load(args, plan));
+  TANDEM_TRY(worker->load(args, plan, tokenizer.failed));
   worker->loop_ = std::make_unique<EngineLoop>(
       worker->engine_.get(), [model = worker->model_.get()] { return model->progress(); });
-  worker->info_.model.vocabulary_digest = vocabulary_digest;
+  TANDEM_TRY(worker->info_.model.vocabulary_digest, tokenizer.vocabulary_digest());
   worker->describe(args, plan, addresses);
   TANDEM_TRY(worker->make_role(args, plan, addresses));
   worker->endpoint_ = std::make_shared<SessionEndpoint>(worker->info_,
@@ -119,7 +119,9 @@ Status check_weight_files(const args::ModelOptions& model) {
 
 }  // namespace
 
-Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
+Status Worker::load(const args::Arguments& args,
+                    const WorkerPlan& plan,
+                    const std::atomic<bool>* stop) {
   pool_ = std::make_unique<kernels::ThreadPool>(args.runtime.compute_threads);
   model::LoadOptions options;
   options.folder = args.model.model_path;
@@ -134,6 +136,7 @@ Status Worker::load(const args::Arguments& args, const WorkerPlan& plan) {
   options.backend = plan.backend;
   options.pool = pool_.get();
   options.limits = plan.limits;
+  options.stop = stop;
   TANDEM_TRY(model_, model::Model::load(options));
   executor_ = std::make_unique<engine::ModelExecutor>(model_.get(),
                                                       static_cast<std::int32_t>(plan.page_size));

@@ -15,6 +15,7 @@
 #include "common/worker/plan.h"
 #include "common/worker/session_endpoint.h"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,15 +34,23 @@ struct WorkerAddresses {
   std::uint16_t bootstrap_port = 0;  ///< of the embedded service; 0: none
 };
 
+/// The tokenizer beside the model, which another thread reads while this one reads the weights.
+struct TokenizerToCome {
+  /// Its vocabulary digest, or why there is none; waits for it.
+  std::function<Result<std::string>()> vocabulary_digest;
+  /// Borrowed; true when there will be none: then weights need not be read to the end.
+  const std::atomic<bool>* failed = nullptr;
+};
+
 /// Owns model, engine and the threads behind them. Made and ended on the main thread.
 class Worker {
  public:
   /// Loads weights, allocates the pool, starts the engine thread and, in a disaggregated role, the
-  /// KV transport. `vocabulary_digest` is that of the tokenizer beside the model.
+  /// KV transport. `tokenizer` is what is read meanwhile.
   static Result<std::unique_ptr<Worker>> create(const args::Arguments& args,
                                                 const WorkerPlan& plan,
                                                 const WorkerAddresses& addresses,
-                                                const std::string& vocabulary_digest);
+                                                const TokenizerToCome& tokenizer);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -73,7 +82,7 @@ class Worker {
 
  private:
   Worker() = default;
-  Status load(const args::Arguments& args, const WorkerPlan& plan);
+  Status load(const args::Arguments& args, const WorkerPlan& plan, const std::atomic<bool>* stop);
   Status make_role(const args::Arguments& args,
                    const WorkerPlan& plan,
                    const WorkerAddresses& addresses);

@@ -15,8 +15,10 @@
 #include "common/weights/checkpoint.h"
 #include "common/worker/worker.h"
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -139,14 +141,29 @@ void tell_lifted_limit(const args::Arguments& args, const WorkerPlan& plan) {
                   std::to_string(plan.context_length)}});
 }
 
-Status start(Program& program) {
+/// Tokenizer and chat template, read by a thread of their own while weights are read.
+class TextToCome {
+ public:
+  explicit TextToCome(const args::ModelOptions& model)
+      // Deferred where the system refuses a thread: then it is read when it is asked for.
+      : text_(std::async(std::launch::async | std::launch::deferred, [this, &model] {
+          auto text = serve::load_model_text(model.tokenizer_path, model.chat_template);
+          failed_ = !text.ok();
+          return text;
+        })) {}
+
+  /// Waits; then it is there for as long as this lives.
+  const Result<serve::ModelText>& get() { return text_.get(); }
+
+  [[nodiscard]] const std::atomic<bool>& failed() const { return failed_; }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::shared_future<Result<serve::ModelText>> text_;
+};
+
+Status serve_model(Program& program, const WorkerPlan& plan, TextToCome& text) {
   const args::Arguments& args = program.args;
-  TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
-  warn_of_clamped_pool(args, plan);
-  tell_lifted_limit(args, plan);
-  // Small files first: a template that is not there is told before weights are read for minutes.
-  TANDEM_TRY(serve::ModelText text,
-             serve::load_model_text(args.model.tokenizer_path, args.model.chat_template));
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
   TANDEM_TRY(const std::string bootstrap_address, start_bootstrap(program));
@@ -163,13 +180,36 @@ Status start(Program& program) {
                                   .http_port = program.ports.http,
                                   .grpc_port = program.ports.grpc,
                                   .bootstrap_port = program.ports.bootstrap};
+  const auto vocabulary_digest = [&text]() -> Result<std::string> {
+    const Result<serve::ModelText>& loaded = text.get();
+    if (!loaded.ok()) return loaded.status();
+    return loaded->tokenizer->vocabulary_digest();
+  };
   TANDEM_TRY(program.worker,
-             Worker::create(args, plan, addresses, text.tokenizer->vocabulary_digest()));
-  TANDEM_TRY(open_door(program, std::move(text)));
+             Worker::create(args,
+                            plan,
+                            addresses,
+                            {.vocabulary_digest = vocabulary_digest, .failed = &text.failed()}));
+  TANDEM_TRY(open_door(program, *text.get()));
   if (!program.is_unified() && !bootstrap_address.empty())
     program.worker->register_at(bootstrap_address);
   if (args.server.port_file)
     TANDEM_TRY(serve::write_port_file(*args.server.port_file, program.ports));
+  return {};
+}
+
+Status start(Program& program) {
+  const args::Arguments& args = program.args;
+  TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
+  warn_of_clamped_pool(args, plan);
+  tell_lifted_limit(args, plan);
+  TextToCome text(args.model);
+  const Status served = serve_model(program, plan, text);
+  if (!served.ok()) {
+    // Small files first, whatever else was wrong by then: nobody waits for weights to hear that a
+    // template is not there.
+    return text.get().ok() ? served : text.get().status();
+  }
   obs::info("ready",
             {{"program", args::program_name(args.program)},
              {"mode", args::to_string(args.disaggregation.mode)},

@@ -32,9 +32,29 @@ std::string_view family_name(Family family);
 /// The family of that name; false when there is none.
 bool parse_family(std::string_view name, Family* family);
 
+/// Brings the elements of matrices from where they are kept, such as a file.
+class ElementReader {
+ public:
+  virtual ~ElementReader() = default;
+
+  /// Copies the `bytes` bytes that a view has at `from` to `to`. What cannot be read becomes zero,
+  /// and the reader tells its owner. Any thread.
+  virtual void read(const std::byte* from, std::size_t bytes, std::byte* to) = 0;
+};
+
+/// A weight to be filled from matrices.
+struct PackJob {
+  PackedWeight* to = nullptr;  ///< Borrowed, of Backend::allocate.
+  /// Those of each weight of the stack in turn, stacked along rows to [n, k]; every weight is made
+  /// of as many, of the same sizes. Their elements are borrowed until fill() returns.
+  std::vector<MatrixView> parts;
+  /// Borrowed; null: elements are read where the views say.
+  ElementReader* reader = nullptr;
+};
+
 /// All ops. Stateless and immutable: one instance may be used by several threads, each with its own
-/// pool. No op allocates, except pack() and pack_stack(). No op fails. Zero tokens are fine
-/// everywhere.
+/// pool. No op allocates, except allocate(), fill() and what calls them. No op fails. Zero
+/// tokens are fine everywhere.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -46,16 +66,27 @@ class Backend {
   /// "simd16-f32fma-v1".
   [[nodiscard]] virtual std::string_view numerics() const = 0;
 
-  /// Packs the matrices of `parts`, stacked along rows (all of the same cols): [q; k; v] or [gate;
-  /// up] become one weight. `store` is the kept type: floats are rounded to nearest even, quantised
-  /// ones as WeightScheme says, from the values of `parts` themselves. Null when memory ran out.
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
-                                                           WeightFormat store,
-                                                           ThreadPool& pool) const = 0;
+  /// Memory for a stack of `count` weights [n, k], not yet filled; null when memory ran out.
+  /// `store` is the kept type: floats are rounded to nearest even, quantised ones as WeightScheme
+  /// says, from the values of the matrices themselves.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> allocate(std::size_t n,
+                                                               std::size_t k,
+                                                               WeightFormat store,
+                                                               std::size_t count) const = 0;
 
-  /// Packs each of `weights` (all of one shape, at least one) by itself, into one stack.
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_stack(
-      std::span<const MatrixView> weights, WeightFormat store, ThreadPool& pool) const = 0;
+  /// Fills what allocate() gave. Many jobs at once leave no thread waiting at the end of each.
+  virtual void fill(std::span<const PackJob> jobs, ThreadPool& pool) const = 0;
+
+  /// allocate() and fill() of the matrices of `parts`, stacked along rows (all of the same cols):
+  /// [q; k; v] or [gate; up] become one weight. Null when memory ran out.
+  [[nodiscard]] std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
+                                                   WeightFormat store,
+                                                   ThreadPool& pool) const;
+
+  /// The same for each of `weights` (all of one shape, at least one) by itself, into one stack.
+  [[nodiscard]] std::unique_ptr<PackedWeight> pack_stack(std::span<const MatrixView> weights,
+                                                         WeightFormat store,
+                                                         ThreadPool& pool) const;
 
   /// Bytes that pack() will hold for [n, k]; for memory plans. Of a stack: stacked_bytes().
   [[nodiscard]] virtual std::size_t packed_bytes(std::size_t n,

@@ -98,16 +98,17 @@ TileShape tile_shape(const AttentionArgs& args, std::size_t threads) {
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> CpuBackend::pack(std::span<const MatrixView> parts,
-                                               WeightFormat store,
-                                               ThreadPool& pool) const {
-  return cpu::pack_panels(parts, 1, store, kernels_, pool);
+std::unique_ptr<PackedWeight> CpuBackend::allocate(std::size_t n,
+                                                   std::size_t k,
+                                                   WeightFormat store,
+                                                   std::size_t count) const {
+  auto weight = std::make_unique<PackedWeight>(
+      WeightLayout::kPanel16, store, n, k, packed_bytes(n, k, store), count);
+  return weight->data() == nullptr ? nullptr : std::move(weight);
 }
 
-std::unique_ptr<PackedWeight> CpuBackend::pack_stack(std::span<const MatrixView> weights,
-                                                     WeightFormat store,
-                                                     ThreadPool& pool) const {
-  return cpu::pack_panels(weights, weights.size(), store, kernels_, pool);
+void CpuBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
+  cpu::fill_panels(jobs, kernels_, pool);
 }
 
 std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace tandem::kernels::cpu {
 namespace {
 
 // Columns converted at a time: what is widened stays in the first-level cache.
 constexpr std::size_t kStrip = 256;
+
+// A task packs about as much as a huge page holds: threads that touch the same one first would each
+// clear it, and all but one in vain.
+constexpr std::size_t kBytesPerTask = std::size_t{2} << 20;
 
 struct Source {
   const std::byte* row[kPanel];  // null: padding
@@ -32,159 +37,251 @@ Source find_rows(std::span<const MatrixView> parts, std::size_t first) {
   return source;
 }
 
-template <class Element>
-void scatter(const Element* from,
-             std::byte* panel,
-             std::size_t lane,
-             std::size_t k,
-             std::size_t count,
-             DType store) {
-  auto* to = reinterpret_cast<Element*>(panel);
-  for (std::size_t i = 0; i < count; ++i)
-    to[panel_index(lane, k + i, store)] = from[i];
-}
-
-void pack_lane(const Source& source,
-               std::size_t lane,
-               std::size_t k,
-               DType store,
-               const Kernels& kernels,
-               std::byte* panel) {
-  alignas(64) float wide[kStrip];
-  alignas(64) std::uint16_t narrow[kStrip];
-  for (std::size_t begin = 0; begin < k; begin += kStrip) {
-    const std::size_t count = std::min(kStrip, k - begin);
-    const DType dtype = source.dtype[lane];
-    const std::byte* from = source.row[lane] + begin * dtype_bytes(dtype);
-    if (dtype == store && store != DType::kF32) {
-      std::memcpy(
-          narrow, from, count * sizeof(narrow[0]));  // the bits as they are, NaN payloads too
-      scatter(narrow, panel, lane, begin, count, store);
-      continue;
-    }
-    kernels.widen_row(from, dtype, wide, count);
-    if (store == DType::kF32) {
-      scatter(wide, panel, lane, begin, count, store);
-    } else {
-      kernels.narrow_row(wide, store, narrow, count);
-      scatter(narrow, panel, lane, begin, count, store);
+/// Memory of one thread for the rows of a panel.
+class RowBuffer {
+ public:
+  /// Brings the rows of `source` here, those that follow each other in one piece, and points
+  /// `source` at them.
+  void fetch(Source& source, std::size_t k, ElementReader& reader) {
+    const auto bytes_of = [&](std::size_t lane) { return k * dtype_bytes(source.dtype[lane]); };
+    const auto is_row = [&](std::size_t lane) {
+      return lane < kPanel && source.row[lane] != nullptr;
+    };
+    std::size_t total = 0;
+    for (std::size_t lane = 0; is_row(lane); ++lane)
+      total += bytes_of(lane);
+    if (bytes_.size() < total) bytes_.resize(total);
+    std::byte* to = bytes_.data();
+    for (std::size_t lane = 0; is_row(lane);) {
+      const std::byte* const from = source.row[lane];
+      std::size_t length = 0;
+      do {
+        source.row[lane] = to + length;
+        length += bytes_of(lane);
+        ++lane;
+      } while (is_row(lane) && source.row[lane] == from + length);
+      reader.read(from, length, to);
+      to += length;
     }
   }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+bool is_full(const Source& source) {
+  return source.row[kPanel - 1] != nullptr;  // padding comes last
 }
 
-/// Whether 16 rows are bf16 already and even, so that their words of two only change places.
-bool only_moves(const Source& source, std::size_t k, DType store) {
-  bool moves = store == DType::kBf16 && k % 2 == 0;
-  for (std::size_t lane = 0; lane < kPanel && moves; ++lane)
-    moves = source.row[lane] != nullptr && source.dtype[lane] == store;
-  return moves;
-}
-
-/// The panel in order, from 16 rows at once: a model's start is mostly this.
-void move_pairs(const Source& source, std::size_t k, std::byte* panel) {
+/// A strip of each row, to be moved into the panel in words of 32 bits.
+struct Strips {
+  alignas(64) std::byte data[kPanel][kStrip * sizeof(float)];
   const std::byte* row[kPanel];
-  std::copy(std::begin(source.row), std::end(source.row), row);
-  for (std::size_t at = 0; at < k * 2; at += 4) {
+
+  // Rows that are padding stay zero.
+  Strips() {
+    std::memset(data, 0, sizeof(data));
     for (std::size_t lane = 0; lane < kPanel; ++lane)
-      std::memcpy(panel + at * kPanel + lane * 4, row[lane] + at, 4);
+      row[lane] = data[lane];
+  }
+
+  /// Zeros behind `bytes`, up to a whole word.
+  void pad(std::size_t lane, std::size_t bytes) {
+    std::memset(data[lane] + bytes, 0, round_up(bytes, 4) - bytes);
+  }
+};
+
+/// `count` elements as `store` has them; the bits as they are where nothing is to convert, NaN
+/// payloads too.
+void convert(const std::byte* from,
+             DType dtype,
+             DType store,
+             std::size_t count,
+             const Kernels& kernels,
+             std::byte* to) {
+  if (dtype == store) {
+    std::memcpy(to, from, count * dtype_bytes(store));
+    return;
+  }
+  alignas(64) float wide[kStrip];
+  kernels.widen_row(from, dtype, wide, count);
+  kernels.narrow_row(wide, store, to, count);
+}
+
+void pack_f16(const Source& source, std::size_t k, const Kernels& kernels, std::byte* panel) {
+  if (!is_full(source)) std::memset(panel, 0, panel_bytes(k, DType::kF16));
+  alignas(64) std::uint16_t strip[kStrip];
+  for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+    const std::size_t element_bytes = dtype_bytes(source.dtype[lane]);
+    for (std::size_t begin = 0; begin < k; begin += kStrip) {
+      const std::size_t count = std::min(kStrip, k - begin);
+      convert(source.row[lane] + begin * element_bytes,
+              source.dtype[lane],
+              DType::kF16,
+              count,
+              kernels,
+              reinterpret_cast<std::byte*>(strip));
+      auto* to = reinterpret_cast<std::uint16_t*>(panel) + panel_index(lane, begin, DType::kF16);
+      for (std::size_t i = 0; i < count; ++i)
+        to[i * kPanel] = strip[i];
+    }
   }
 }
 
-template <class T>
-void put(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof(value));
+/// Whether the rows hold whole words that only change places.
+bool only_moves(const Source& source, std::size_t k, DType store) {
+  const auto same = [store](DType dtype) { return dtype == store; };
+  return is_full(source) && std::all_of(source.dtype, source.dtype + kPanel, same) &&
+         k * dtype_bytes(store) % 4 == 0;
 }
 
-// q, scale and sum of one row. `wide` holds the row.
-void pack_int8_lane(
-    const float* wide, std::size_t lane, std::size_t k, const Kernels& kernels, std::byte* panel) {
-  const float scale = kernels.int8_scale(wide, k);
-  std::int32_t sum = 0;
-  std::int8_t q[kStrip];
+/// f32 and bf16: words of one or two elements.
+void pack_words(
+    const Source& source, std::size_t k, DType store, const Kernels& kernels, std::byte* panel) {
+  const std::size_t bytes = k * dtype_bytes(store);
+  const std::size_t used = round_up(bytes, 4) * kPanel;
+  std::memset(panel + used, 0, panel_bytes(k, store) - used);
+  if (only_moves(source, k, store)) return kernels.move_words(source.row, bytes / 4, panel);
+  Strips strips;
   for (std::size_t begin = 0; begin < k; begin += kStrip) {
     const std::size_t count = std::min(kStrip, k - begin);
-    kernels.to_int8(wide + begin, count, scale, q);
-    std::byte* to = panel + 128 + begin * kPanel + lane * 4;
-    for (std::size_t i = 0; i < count; ++i) {
-      put(to + i / 4 * 64 + i % 4, q[i]);
-      sum += q[i];
+    const std::size_t strip_bytes = count * dtype_bytes(store);
+    for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+      const DType dtype = source.dtype[lane];
+      const std::byte* from = source.row[lane] + begin * dtype_bytes(dtype);
+      convert(from, dtype, store, count, kernels, strips.data[lane]);
+      strips.pad(lane, strip_bytes);
     }
-  }
-  put(panel + lane * 4, scale);
-  put(panel + 64 + lane * 4, sum * 128);
-}
-
-void pack_int4_lane(
-    const float* wide, std::size_t lane, std::size_t k, const Kernels& kernels, std::byte* panel) {
-  std::int8_t q[kInt4Group];
-  for (std::size_t begin = 0; begin < k; begin += kInt4Group) {
-    const std::size_t count = std::min(kInt4Group, k - begin);
-    std::uint16_t affine[2];
-    kernels.to_int4(wide + begin, count, q, affine);
-    put(panel + lane * 4, affine[0]);
-    put(panel + lane * 4 + 2, affine[1]);
-    std::byte* to = panel + 64 + lane * 4;
-    for (std::size_t i = 0; i < count; ++i) {
-      to[i / 8 * 64 + i % 8 / 2] |= static_cast<std::byte>((q[i] & 15) << (i % 2 * 4));
-    }
-    panel += 64 + kInt4Group / 2 * kPanel;
+    std::byte* to = panel + begin * dtype_bytes(store) * kPanel;
+    kernels.move_words(strips.row, round_up(strip_bytes, 4) / 4, to);
   }
 }
 
 // `wide` takes k floats.
-void pack_quantized(const Source& source,
-                    std::size_t k,
-                    WeightScheme scheme,
-                    const Kernels& kernels,
-                    float* wide,
-                    std::byte* panel) {
-  for (std::size_t lane = 0; lane < kPanel; ++lane) {
-    if (source.row[lane] == nullptr) continue;
+void pack_int8(
+    const Source& source, std::size_t k, const Kernels& kernels, float* wide, std::byte* panel) {
+  float scale[kPanel] = {};
+  for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
     kernels.widen_row(source.row[lane], source.dtype[lane], wide, k);
-    if (scheme == WeightScheme::kInt4Group128) {
-      pack_int4_lane(wide, lane, k, kernels, panel);
-    } else {
-      pack_int8_lane(wide, lane, k, kernels, panel);
+    scale[lane] = kernels.int8_scale(wide, k);
+  }
+  std::byte* const words = panel + 128;
+  Strips strips;
+  for (std::size_t begin = 0; begin < k; begin += kStrip) {
+    const std::size_t count = std::min(kStrip, k - begin);
+    for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+      const DType dtype = source.dtype[lane];
+      kernels.widen_row(source.row[lane] + begin * dtype_bytes(dtype), dtype, wide, count);
+      kernels.to_int8(wide, count, scale[lane], reinterpret_cast<std::int8_t*>(strips.data[lane]));
+      strips.pad(lane, count);
+    }
+    kernels.move_words(strips.row, (count + 3) / 4, words + begin * kPanel);
+  }
+  std::int32_t sums[kPanel];
+  kernels.sum_bytes(words, (k + 3) / 4, sums);
+  for (std::int32_t& sum : sums)
+    sum *= 128;
+  std::memcpy(panel, scale, sizeof(scale));
+  std::memcpy(panel + sizeof(scale), sums, sizeof(sums));
+}
+
+/// The low halves of `count` bytes, two to a byte, the first one low; whole words of eight.
+void pack_nibbles(const std::int8_t* q, std::size_t count, std::byte* to) {
+  for (std::size_t i = 0; i < count; i += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, q + i, std::min<std::size_t>(8, count - i));
+    eight &= 0x0f0f0f0f0f0f0f0f;
+    eight = (eight | eight >> 4) & 0x00ff00ff00ff00ff;
+    eight = (eight | eight >> 8) & 0x0000ffff0000ffff;
+    const auto word = static_cast<std::uint32_t>(eight | eight >> 16);
+    std::memcpy(to + i / 2, &word, sizeof(word));
+  }
+}
+
+void pack_int4(const Source& source, std::size_t k, const Kernels& kernels, std::byte* panel) {
+  alignas(64) float wide[kInt4Group];
+  std::int8_t q[kInt4Group];
+  Strips strips;
+  for (std::size_t begin = 0; begin < k; begin += kInt4Group) {
+    const std::size_t count = std::min(kInt4Group, k - begin);
+    std::uint16_t affine[kPanel][2] = {};
+    for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+      const DType dtype = source.dtype[lane];
+      kernels.widen_row(source.row[lane] + begin * dtype_bytes(dtype), dtype, wide, count);
+      kernels.to_int4(wide, count, q, affine[lane]);
+      pack_nibbles(q, count, strips.data[lane]);
+    }
+    std::memcpy(panel, affine, sizeof(affine));
+    kernels.move_words(strips.row, (count + 7) / 8, panel + sizeof(affine));
+    panel += sizeof(affine) + kInt4Group / 2 * kPanel;
+  }
+}
+
+void pack_panel(const Source& source,
+                std::size_t k,
+                WeightFormat store,
+                const Kernels& kernels,
+                float* wide,
+                std::byte* panel) {
+  switch (store.scheme) {
+    case WeightScheme::kFloat:
+      if (store.dtype == DType::kF16) return pack_f16(source, k, kernels, panel);
+      return pack_words(source, k, store.dtype, kernels, panel);
+    case WeightScheme::kInt8:
+    case WeightScheme::kInt8Dynamic:
+      return pack_int8(source, k, kernels, wide, panel);
+    case WeightScheme::kInt4Group128:
+      return pack_int4(source, k, kernels, panel);
+  }
+}
+
+/// Some panels of one weight.
+struct Piece {
+  std::span<const MatrixView> parts;
+  ElementReader* reader;
+  std::byte* to;
+  std::size_t k;
+  WeightFormat store;
+  std::size_t panel_begin;
+  std::size_t panel_end;
+};
+
+void cut(const PackJob& job, std::vector<Piece>& pieces) {
+  PackedWeight& weight = *job.to;
+  const std::size_t parts_each = job.parts.size() / weight.count();
+  const std::size_t panels = panel_count(weight.n());
+  const std::size_t bytes = std::max<std::size_t>(panel_bytes(weight.k(), weight.format()), 1);
+  const std::size_t step = std::max<std::size_t>(kBytesPerTask / bytes, 1);
+  for (std::size_t i = 0; i < weight.count(); ++i) {
+    for (std::size_t panel = 0; panel < panels; panel += step) {
+      pieces.push_back({.parts = std::span(job.parts).subspan(i * parts_each, parts_each),
+                        .reader = job.reader,
+                        .to = weight.mutable_data(i),
+                        .k = weight.k(),
+                        .store = weight.format(),
+                        .panel_begin = panel,
+                        .panel_end = std::min(panel + step, panels)});
     }
   }
 }
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
-                                          std::size_t count,
-                                          WeightFormat store,
-                                          const Kernels& kernels,
-                                          ThreadPool& pool) {
-  const std::size_t parts_each = parts.size() / count;
-  std::size_t n = 0;
-  for (const MatrixView& part : parts.first(parts_each))
-    n += part.rows;
-  const std::size_t k = parts.empty() ? 0 : parts[0].cols;
-  const std::size_t bytes = panel_bytes(k, store);
-  const std::size_t panels = panel_count(n);
-  auto packed =
-      std::make_unique<PackedWeight>(WeightLayout::kPanel16, store, n, k, panels * bytes, count);
-  if (packed->data() == nullptr) return nullptr;
-  pool.parallel_for(count * panels, [&](std::size_t task, std::size_t worker) {
-    const std::size_t weight = task / panels;
-    const std::size_t panel = task % panels;
-    std::byte* to = packed->mutable_data(weight) + panel * bytes;
-    const Source source = find_rows(parts.subspan(weight * parts_each, parts_each), panel * kPanel);
-    if (store.scheme != WeightScheme::kFloat) {
-      std::memset(to, 0, bytes);
-      auto* wide = reinterpret_cast<float*>(pool.scratch(worker));
-      pack_quantized(source, k, store.scheme, kernels, wide, to);
-      return;
-    }
-    const bool padded = k % 32 != 0 || source.row[kPanel - 1] == nullptr;
-    if (padded) std::memset(to, 0, bytes);
-    if (only_moves(source, k, store.dtype)) return move_pairs(source, k, to);
-    for (std::size_t lane = 0; lane < kPanel; ++lane) {
-      if (source.row[lane] != nullptr) pack_lane(source, lane, k, store.dtype, kernels, to);
+void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPool& pool) {
+  std::vector<Piece> pieces;
+  for (const PackJob& job : jobs)
+    cut(job, pieces);
+  std::vector<RowBuffer> buffers(pool.thread_count());
+  pool.parallel_for(pieces.size(), [&](std::size_t task, std::size_t worker) {
+    const Piece& piece = pieces[task];
+    const std::size_t bytes = panel_bytes(piece.k, piece.store);
+    auto* wide = reinterpret_cast<float*>(pool.scratch(worker));
+    for (std::size_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
+      Source source = find_rows(piece.parts, panel * kPanel);
+      if (piece.reader != nullptr) buffers[worker].fetch(source, piece.k, *piece.reader);
+      pack_panel(source, piece.k, piece.store, kernels, wide, piece.to + panel * bytes);
     }
   });
-  return packed;
 }
 
 }  // namespace tandem::kernels::cpu

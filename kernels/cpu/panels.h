@@ -1,11 +1,9 @@
 // Where the elements of a packed weight lie (WeightLayout::kPanel16).
 #pragma once
 
-#include "kernels/api/thread_pool.h"
-#include "kernels/api/weight.h"
+#include "kernels/api/backend.h"
 #include "kernels/cpu/simd/table.h"
 
-#include <memory>
 #include <span>
 
 namespace tandem::kernels::cpu {
@@ -41,12 +39,7 @@ constexpr std::size_t panel_index(std::size_t lane, std::size_t k, DType dtype) 
   return dtype == DType::kBf16 ? (k / 2 * kPanel + lane) * 2 + k % 2 : k * kPanel + lane;
 }
 
-/// Packs `count` weights, each of as many of the `parts`, stacked along rows; null without memory.
-/// The parts of a later weight have the sizes of the first one's.
-std::unique_ptr<PackedWeight> pack_panels(std::span<const MatrixView> parts,
-                                          std::size_t count,
-                                          WeightFormat store,
-                                          const Kernels& kernels,
-                                          ThreadPool& pool);
+/// Backend::fill for WeightLayout::kPanel16.
+void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPool& pool);
 
 }  // namespace tandem::kernels::cpu

@@ -242,6 +242,14 @@ void pack_at(std::span<const MatrixView> parts,
   }
 }
 
+std::vector<std::byte> read_whole(const MatrixView& part, ElementReader& reader) {
+  const std::size_t stride = stride_or(part.row_stride, part.cols);
+  const std::size_t count = part.rows == 0 ? 0 : (part.rows - 1) * stride + part.cols;
+  std::vector<std::byte> bytes(count * dtype_bytes(part.dtype));
+  reader.read(static_cast<const std::byte*>(part.data), bytes.size(), bytes.data());
+  return bytes;
+}
+
 void route_row(const RouteArgs& args, std::size_t token) {
   const std::span logits(args.logits + token * args.experts, args.experts);
   std::int32_t* ids = args.ids + token * args.top_k;
@@ -272,31 +280,30 @@ double silu(double x) {
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> ReferenceBackend::pack(std::span<const MatrixView> parts,
-                                                     WeightFormat store,
-                                                     ThreadPool& pool) const {
-  std::size_t n = 0;
-  for (const MatrixView& part : parts)
-    n += part.rows;
-  const std::size_t k = parts.empty() ? 0 : parts[0].cols;
-  auto packed = std::make_unique<PackedWeight>(
-      WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store));
-  if (packed->data() == nullptr) return nullptr;
-  pack_at(parts, *packed, 0, pool);
-  return packed;
+std::unique_ptr<PackedWeight> ReferenceBackend::allocate(std::size_t n,
+                                                         std::size_t k,
+                                                         WeightFormat store,
+                                                         std::size_t count) const {
+  auto weight = std::make_unique<PackedWeight>(
+      WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store), count);
+  return weight->data() == nullptr ? nullptr : std::move(weight);
 }
 
-std::unique_ptr<PackedWeight> ReferenceBackend::pack_stack(std::span<const MatrixView> weights,
-                                                           WeightFormat store,
-                                                           ThreadPool& pool) const {
-  const std::size_t n = weights[0].rows;
-  const std::size_t k = weights[0].cols;
-  auto packed = std::make_unique<PackedWeight>(
-      WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store), weights.size());
-  if (packed->data() == nullptr) return nullptr;
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    pack_at(weights.subspan(i, 1), *packed, i, pool);
-  return packed;
+void ReferenceBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
+  for (const PackJob& job : jobs) {
+    const std::size_t each = job.parts.size() / job.to->count();
+    for (std::size_t i = 0; i < job.to->count(); ++i) {
+      std::vector<MatrixView> parts(
+          job.parts.begin() + static_cast<std::ptrdiff_t>(i * each),
+          job.parts.begin() + static_cast<std::ptrdiff_t>((i + 1) * each));
+      std::vector<std::vector<std::byte>> elements;
+      if (job.reader != nullptr) {
+        for (MatrixView& part : parts)
+          part.data = elements.emplace_back(read_whole(part, *job.reader)).data();
+      }
+      pack_at(parts, *job.to, i, pool);
+    }
+  }
 }
 
 std::size_t ReferenceBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {

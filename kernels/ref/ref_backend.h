@@ -13,15 +13,14 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] std::string_view numerics() const override { return "reference-f64acc-v1"; }
 
-  [[nodiscard]] std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,
-                                                   WeightFormat store,
-                                                   ThreadPool& pool) const override;
+  [[nodiscard]] std::unique_ptr<PackedWeight> allocate(std::size_t n,
+                                                       std::size_t k,
+                                                       WeightFormat store,
+                                                       std::size_t count) const override;
+  void fill(std::span<const PackJob> jobs, ThreadPool& pool) const override;
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,
                                          WeightFormat store) const override;
-  [[nodiscard]] std::unique_ptr<PackedWeight> pack_stack(std::span<const MatrixView> weights,
-                                                         WeightFormat store,
-                                                         ThreadPool& pool) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;

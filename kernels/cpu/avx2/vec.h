@@ -104,6 +104,12 @@ struct Avx2Vec {
     return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
   }
 
+  static void int_store(void* to, Int v) {
+    auto* words = static_cast<__m256i*>(to);
+    _mm256_storeu_si256(words, v.lo);
+    _mm256_storeu_si256(words + 1, v.hi);
+  }
+
   static Int int_negate(Int v) {
     const __m256i zero = _mm256_setzero_si256();
     return {_mm256_sub_epi32(zero, v.lo), _mm256_sub_epi32(zero, v.hi)};
@@ -242,6 +248,41 @@ struct Avx2Vec {
     for (int i = 0; i < 16; ++i)
       t[i] = _mm256_add_ps(v[i].lo, v[i].hi);
     return {sum8(t), sum8(t + 8)};
+  }
+
+  // Eight words of eight rows: pairs of words, pairs of pairs, then halves of registers.
+  static void transpose8(const std::byte* const* rows, std::size_t at, std::byte* to) {
+    __m256i a[8];
+    __m256i b[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+      a[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + at));
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+      b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      a[i] = _mm256_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm256_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm256_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm256_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      auto* low = reinterpret_cast<__m256i*>(to + i * 64);
+      auto* high = reinterpret_cast<__m256i*>(to + (i + 4) * 64);
+      _mm256_storeu_si256(low, _mm256_permute2x128_si256(a[i], a[i + 4], 0x20));
+      _mm256_storeu_si256(high, _mm256_permute2x128_si256(a[i], a[i + 4], 0x31));
+    }
+  }
+
+  static void transpose_words(const std::byte* const* rows, std::size_t at, std::byte* to) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      transpose8(rows + half * 8, at, to + half * 32);
+      transpose8(rows + half * 8, at + 32, to + 8 * 64 + half * 32);
+    }
   }
 };
 

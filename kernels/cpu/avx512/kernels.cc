@@ -1,6 +1,7 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/avx512/vec.h"
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/move.h"
 #include "kernels/cpu/simd/quant.h"
 
 namespace tandem::kernels::cpu {
@@ -20,6 +21,8 @@ constexpr Kernels kKernels = {
     .int8_scale = &Quantize<V>::int8_scale,
     .to_int8 = &Quantize<V>::to_int8,
     .to_int4 = &Quantize<V>::to_int4,
+    .move_words = &Move<V>::words,
+    .sum_bytes = &Move<V>::sum_bytes,
     .attention = &Attention<V>::run,
     .max = &Rows<V>::max,
     .exp_sum = &Rows<V>::exp_sum,

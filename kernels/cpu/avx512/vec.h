@@ -230,6 +230,40 @@ struct Avx512Vec {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return _mm512_permutexvar_ps(order, mixed);
   }
+
+  // Pairs of words, pairs of pairs, then quarters of registers.
+  static void transpose_words(const std::byte* const* rows, std::size_t at, std::byte* to) {
+    Int a[16];
+    Int b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i)
+      a[i] = _mm512_loadu_si512(rows[i] + at);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+      b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+      b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    // a[4 i + j]: word j of each quarter of four rows.
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+      a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+      b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+      b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+      b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      _mm512_storeu_si512(to + i * 64, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
+      _mm512_storeu_si512(to + (i + 8) * 64, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd));
+    }
+  }
 };
 
 }  // namespace tandem::kernels::cpu

@@ -263,6 +263,14 @@ struct GenericVec {
     return t[0];
   }
 
+  /// to[w][lane] = word w of rows[lane] behind `at` bytes: 16 words of 32 bits of 16 rows.
+  static void transpose_words(const std::byte* const* rows, std::size_t at, std::byte* to) {
+    for (std::size_t w = 0; w < 16; ++w) {
+      for (std::size_t lane = 0; lane < 16; ++lane)
+        std::memcpy(to + (w * 16 + lane) * 4, rows[lane] + at + w * 4, 4);
+    }
+  }
+
   /// Lane i: sum(v[i]).
   static Vec sum16(const Vec* v) {
     return each([&](int i) { return sum(v[i]); });

@@ -108,6 +108,10 @@ struct Kernels {
   void (*to_int8)(const float* values, std::size_t count, float scale, std::int8_t* out);
   /// One group of WeightScheme::kInt4Group128: q, and scale and zero as bf16.
   void (*to_int4)(const float* values, std::size_t count, std::int8_t* out, std::uint16_t* affine);
+  /// panel[w][lane] = word w of rows[lane]: `count` words of 32 bits of kPanel rows.
+  void (*move_words)(const std::byte* const* rows, std::size_t count, std::byte* panel);
+  /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
+  void (*sum_bytes)(const std::byte* panel, std::size_t count, std::int32_t* sums);
   void (*attention)(const AttentionTile&);
   float (*max)(const float* values, std::size_t count);
   /// Sum of exp(values[i] - max).

@@ -1,0 +1,35 @@
+#include "kernels/api/backend.h"
+
+namespace tandem::kernels {
+namespace {
+
+std::unique_ptr<PackedWeight> fill_one(const Backend& backend,
+                                       std::unique_ptr<PackedWeight> weight,
+                                       std::span<const MatrixView> parts,
+                                       ThreadPool& pool) {
+  if (weight == nullptr) return nullptr;
+  const PackJob job{.to = weight.get(), .parts = {parts.begin(), parts.end()}};
+  backend.fill({&job, 1}, pool);
+  return weight;
+}
+
+}  // namespace
+
+std::unique_ptr<PackedWeight> Backend::pack(std::span<const MatrixView> parts,
+                                            WeightFormat store,
+                                            ThreadPool& pool) const {
+  std::size_t n = 0;
+  for (const MatrixView& part : parts)
+    n += part.rows;
+  const std::size_t k = parts.empty() ? 0 : parts[0].cols;
+  return fill_one(*this, allocate(n, k, store, 1), parts, pool);
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_stack(std::span<const MatrixView> weights,
+                                                  WeightFormat store,
+                                                  ThreadPool& pool) const {
+  const MatrixView& first = weights[0];
+  return fill_one(*this, allocate(first.rows, first.cols, store, weights.size()), weights, pool);
+}
+
+}  // namespace tandem::kernels
