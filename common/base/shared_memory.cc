@@ -79,6 +79,7 @@ Result<SharedMemory> SharedMemory::create(const char* name, std::size_t bytes) {
   void* base = ::mmap(
       nullptr, padded + kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.fd_, 0);
   if (base == MAP_FAILED) return failed("mmap");
+  (void)::madvise(base, padded + kPage, MADV_DONTDUMP);
   memory.base_ = static_cast<std::byte*>(base);
   memory.bytes_ = padded;
   // After the mapping, which the seal against writing leaves alone.
@@ -148,6 +149,8 @@ Result<PeerMemory> PeerMemory::open(const MemoryKey& key, std::string_view name)
   const auto bytes = static_cast<std::size_t>(status.st_size) - kPage;
   void* base = ::mmap(nullptr, bytes + kPage, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.fd, 0);
   if (base == MAP_FAILED) return failed("mmap");
+  // A dump would take pages for all of it that the peer has never touched.
+  (void)::madvise(base, bytes + kPage, MADV_DONTDUMP);
   PeerMemory memory(static_cast<const std::byte*>(base), bytes);
   if (std::memcmp(memory.base_ + bytes, key.token.data(), kMemoryTokenBytes) != 0)
     return unavailable("shared memory: " + path + " belongs to another process");

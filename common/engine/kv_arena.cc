@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,14 @@ namespace tandem::engine {
 namespace {
 
 constexpr std::size_t kArenaBytesMax = std::size_t{1} << 46U;
+
+/// vm.overcommit_memory = 2: shared pages are charged when they are touched, which would be a
+/// SIGBUS in service; anonymous memory is charged, or refused, at the start.
+bool commits_strictly() {
+  std::ifstream file("/proc/sys/vm/overcommit_memory");
+  int mode = 0;
+  return file >> mode && mode == 2;
+}
 
 }  // namespace
 
@@ -19,7 +28,7 @@ Result<KvArena> KvArena::allocate(std::size_t page_bytes, std::int64_t page_coun
                               std::to_string(page_bytes) + " bytes, expected 1 byte to 64 TiB");
   }
   const std::size_t bytes = page_bytes * pages;
-  if (shared) {
+  if (shared && !commits_strictly()) {
     if (auto made = SharedMemory::create(kKvPoolName, bytes); made.ok()) {
       (void)madvise(made->base(), bytes, MADV_HUGEPAGE);
       return KvArena(std::move(made).value());

@@ -213,22 +213,33 @@ class Loader {
 
   Status narrow_embedding(DecoderWeights& decoder, const std::string& name) {
     const kernels::MatrixView from = decoder.embedding;
+    const std::size_t row_bytes = from.cols * kernels::dtype_bytes(from.dtype);
+    // Rows come through the reader, as those of the matrices do: touched in the mapping, a file
+    // that is shortened meanwhile would end the process.
+    kernels::ElementReader* const reader = source_.reader();
+    std::vector<std::byte> rows;
     std::vector<std::byte> storage;
     try {
+      if (reader != nullptr) rows.resize(row_bytes * options_.pool->thread_count());
       storage.resize(from.rows * from.cols * kernels::dtype_bytes(options_.dtype));
     } catch (const std::bad_alloc&) {
       return resource_exhausted(fmt::format(
           "tensor '{}': no memory for a copy in {}", name, kernels::dtype_name(options_.dtype)));
     }
-    const auto* source = static_cast<const std::byte*>(from.data);
-    options_.pool->parallel_for(from.rows, [&](std::size_t row, std::size_t) {
-      for (std::size_t i = row * from.cols; i < (row + 1) * from.cols; ++i) {
+    options_.pool->parallel_for(from.rows, [&](std::size_t row, std::size_t worker) {
+      const auto* source = static_cast<const std::byte*>(from.data) + row * row_bytes;
+      if (reader != nullptr) {
+        reader->read(source, row_bytes, rows.data() + worker * row_bytes);
+        source = rows.data() + worker * row_bytes;
+      }
+      for (std::size_t i = 0; i < from.cols; ++i) {
         const float value = widened(source, from.dtype, i);
         const std::uint16_t bits = options_.dtype == DType::kF16 ? kernels::f32_to_f16(value)
                                                                  : kernels::f32_to_bf16(value);
-        std::memcpy(storage.data() + i * sizeof bits, &bits, sizeof bits);
+        std::memcpy(storage.data() + (row * from.cols + i) * sizeof bits, &bits, sizeof bits);
       }
     });
+    TANDEM_TRY(source_.read_status());
     decoder.embedding_storage = std::move(storage);
     decoder.embedding.data = decoder.embedding_storage.data();
     decoder.embedding.dtype = options_.dtype;

@@ -255,6 +255,10 @@ TEST(Experts, QuantizationNamesASizeThatItDoesNotTake) {
   const Status status = check_quantization(Quantization::kW8A8Int8, *config);
   EXPECT_NE(status.message().find("moe_intermediate_size: is 131073"), std::string::npos);
   EXPECT_TRUE(check_quantization(Quantization::kInt8WeightOnly, *config).ok());
+  const auto longer = with(R"({"moe_intermediate_size":245761})");
+  ASSERT_TRUE(longer.ok());
+  for (const Quantization any : {Quantization::kNone, Quantization::kInt8WeightOnly})
+    EXPECT_FALSE(check_quantization(any, *longer).ok());
 }
 
 }  // namespace

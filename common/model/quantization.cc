@@ -39,8 +39,6 @@ kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtyp
 }
 
 Status check_quantization(Quantization quantization, const ModelConfig& config) {
-  if (quantization != Quantization::kW8A8Int8) return {};
-
   struct Size {
     const char* name;
     std::int64_t value;
@@ -50,11 +48,15 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
                         {"num_attention_heads * head_dim", config.query_size()},
                         {"intermediate_size", config.intermediate_size},
                         {"moe_intermediate_size", config.experts.intermediate_size}};
-  constexpr auto kMax = static_cast<std::int64_t>(kernels::kMaxInt8DynamicK);
+  const bool dynamic = quantization == Quantization::kW8A8Int8;
+  const auto most = static_cast<std::int64_t>(dynamic ? kernels::kMaxInt8DynamicK : kernels::kMaxK);
   for (const Size& size : sizes) {
-    if (size.value <= kMax) continue;
-    return unimplemented(
-        fmt::format("{}: is {}, w8a8_int8 takes up to {}", size.name, size.value, kMax));
+    if (size.value <= most) continue;
+    return unimplemented(fmt::format("{}: is {}, {} take up to {}",
+                                     size.name,
+                                     size.value,
+                                     dynamic ? "w8a8_int8 products" : "products",
+                                     most));
   }
   return {};
 }

@@ -80,7 +80,7 @@ Status Loader::load_model(const json::Field& root) {
   TANDEM_TRY(const json::Field vocab_field, model.at("vocab"));
   TANDEM_TRY(const json::Object* vocab, vocab_field.as_object());
   Vocabulary vocabulary;
-  vocabulary.reserve(vocab->size());
+  vocabulary.reserve(std::min(vocab->size(), std::size_t{kMaxTokenIds}));
   for (const json::Member& member : *vocab) {
     const auto* id = member.value.if_int();
     if (id == nullptr) {

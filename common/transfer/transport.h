@@ -95,6 +95,7 @@ struct TransportStats {
   std::uint64_t dropped_stale = 0;
   std::uint64_t dropped_out_of_range = 0;
   std::uint64_t dropped_duplicate = 0;
+  std::uint64_t lent_units = 0;        ///< now: that peers read in the pool
   std::uint64_t landings_open = 0;     ///< now
   std::uint64_t landings_closing = 0;  ///< now
 };

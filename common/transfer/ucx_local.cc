@@ -115,6 +115,7 @@ void UcxTransport::accept_memory(Endpoint& endpoint, const MemoryOffer& offer) {
   } else {
     auto opened = PeerMemory::open(offer.key, kKvPoolName);
     if (!opened.ok()) return;
+    if (endpoint.pool) unmapper_.take(std::move(*endpoint.pool));
     endpoint.pool = std::move(opened).value();
   }
   MemoryOffer accepted = offer;
@@ -186,6 +187,7 @@ void UcxTransport::drop_lent(Endpoint& endpoint) {
         request.header.name, request.header.unit, ucx_error("send", UCS_ERR_CANCELED), 0});
   }
   endpoint.slots.reset();
+  if (endpoint.pool) unmapper_.take(std::move(*endpoint.pool));
   endpoint.pool.reset();
   endpoint.maps_slots = false;
   endpoint.maps_pool = false;

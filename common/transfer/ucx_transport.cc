@@ -21,6 +21,8 @@ constexpr int kSleepMsMax = 200;
 constexpr Duration kQuietWithin = seconds(2);
 constexpr Duration kWiredWithin = milliseconds(300);
 constexpr Duration kCalmFor = milliseconds(250);
+/// How long UCX is left to itself at a time.
+constexpr Duration kProgressFor = milliseconds(1);
 
 Time now() {
   timespec t{};
@@ -213,6 +215,7 @@ TransportStats UcxTransport::stats() const {
 }
 
 void UcxTransport::publish_stats() {
+  counting_.lent_units = in_pool_.size();
   counting_.landings_open = table_.open_count();
   counting_.landings_closing = table_.closing_count();
   const std::lock_guard lock(stats_mutex_);
@@ -243,7 +246,9 @@ void UcxTransport::run_landing_commands() {
 void UcxTransport::run() {
   while (!stop_) {
     run_commands();
-    while (ucp_worker_progress(worker_) != 0) {
+    // Not for ever: peers that keep sending must not keep commands and answers waiting.
+    const Time until = now() + kProgressFor;
+    while (ucp_worker_progress(worker_) != 0 && now() < until) {
     }
     reap_failed();
     for (const auto& [peer, endpoint] : peers_)

@@ -6,6 +6,7 @@
 #include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
 #include "common/transfer/unit_copy.h"
+#include "common/transfer/unmapper.h"
 
 #include <ucp/api/ucp.h>
 
@@ -238,6 +239,7 @@ class UcxTransport final : public KvTransport {
   /// gone.
   std::array<const Endpoint*, kSlotCount> slot_user_{};
   std::uint32_t next_serial_ = 0;
+  Unmapper unmapper_;
   std::size_t pool_runs_max_ = 0;  ///< of a unit that a peer reads where it lies
   /// By address, also of peers that have connected before we did. A transport's never change.
   std::map<std::pair<std::uint32_t, MemoryKind>, MemoryOffer> early_offers_;

@@ -18,7 +18,7 @@ namespace tandem::weights {
 inline constexpr std::size_t kShardCountMax = 10'000;
 
 /// Shards that stay open until release_files(); the others are read through their mappings.
-inline constexpr std::size_t kShardsOpenMax = 256;
+inline constexpr std::size_t kShardsOpenMax = 64;
 
 /// A tensor of the checkpoint. Borrowed: valid while the Checkpoint lives.
 struct StoredTensor {

@@ -77,6 +77,9 @@ Result<FileBytes> FileBytes::open(const std::string& path, ReadMode mode, std::u
   if (!S_ISREG(info.st_mode)) {
     return invalid_argument(fmt::format("{}: is not a regular file", path));
   }
+  // Reading is to wait, also where a file system heeds the flag.
+  if (::fcntl(fd.get(), F_SETFL, 0) != 0)
+    return invalid_argument(fmt::format("{}: cannot be read: {}", path, errno_text()));
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size > size_max) {
     return invalid_argument(fmt::format("{}: has {} bytes, the limit is {}", path, size, size_max));

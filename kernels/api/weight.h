@@ -39,6 +39,8 @@ enum class WeightScheme : std::uint8_t {
 /// Inputs (k) that share one scale and zero in kInt4Group128; the last group may be shorter.
 inline constexpr std::size_t kInt4Group = 128;
 
+/// Largest k of any weight: a row of x in floats fits a thread's scratch.
+inline constexpr std::size_t kMaxK = 240 * 1024;
 /// Largest k of a kInt8Dynamic weight: 127 * 127 * k stays below 2^31.
 inline constexpr std::size_t kMaxInt8DynamicK = 131072;
 

@@ -10,9 +10,6 @@ namespace tandem::kernels {
 /// WeightLayout::kPanel16.
 class CpuBackend : public Backend {
  public:
-  /// Largest k of a weight that linear() accepts.
-  static constexpr std::size_t kMaxK = cpu::kPackedFloats;
-
   /// generic, avx2 and avx512.
   static constexpr std::string_view kNumerics = "simd16-f32fma-v1";
 

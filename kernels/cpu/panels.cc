@@ -40,6 +40,9 @@ Source find_rows(std::span<const MatrixView> parts, std::size_t first) {
 /// Memory of one thread for the rows of a panel.
 class RowBuffer {
  public:
+  /// Room for the rows of any panel with `k` inputs. Apart from fetch(): tasks must not throw.
+  void reserve(std::size_t k) { bytes_.resize(kPanel * k * sizeof(float)); }
+
   /// Brings the rows of `source` here, those that follow each other in one piece, and points
   /// `source` at them.
   void fetch(Source& source, std::size_t k, ElementReader& reader) {
@@ -47,10 +50,6 @@ class RowBuffer {
     const auto is_row = [&](std::size_t lane) {
       return lane < kPanel && source.row[lane] != nullptr;
     };
-    std::size_t total = 0;
-    for (std::size_t lane = 0; is_row(lane); ++lane)
-      total += bytes_of(lane);
-    if (bytes_.size() < total) bytes_.resize(total);
     std::byte* to = bytes_.data();
     for (std::size_t lane = 0; is_row(lane);) {
       const std::byte* const from = source.row[lane];
@@ -179,8 +178,9 @@ void pack_int8(
   }
   std::int32_t sums[kPanel];
   kernels.sum_bytes(words, (k + 3) / 4, sums);
+  // Of products with dynamic rows, whose k keeps it within 32 bits; else unused.
   for (std::int32_t& sum : sums)
-    sum *= 128;
+    sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) * 128U);
   std::memcpy(panel, scale, sizeof(scale));
   std::memcpy(panel + sizeof(scale), sums, sizeof(sums));
 }
@@ -271,7 +271,12 @@ void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPo
   std::vector<Piece> pieces;
   for (const PackJob& job : jobs)
     cut(job, pieces);
+  std::size_t longest = 0;
+  for (const Piece& piece : pieces)
+    longest = std::max(longest, piece.reader == nullptr ? 0 : piece.k);
   std::vector<RowBuffer> buffers(pool.thread_count());
+  for (RowBuffer& buffer : buffers)
+    buffer.reserve(longest);
   pool.parallel_for(pieces.size(), [&](std::size_t task, std::size_t worker) {
     const Piece& piece = pieces[task];
     const std::size_t bytes = panel_bytes(piece.k, piece.store);

@@ -340,7 +340,7 @@ struct Int8DynamicTile {
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
   static void pack(const LinearBlock& block) {
     const std::size_t words = word_count(block);
-    // Words fill at most a quarter of the room for floats; the second half takes one row of bytes.
+    // Words fill less than half of the room for floats; the second half takes one row of bytes.
     auto* bytes = reinterpret_cast<std::int8_t*>(block.scratch + kPackedFloats / 2);
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {

@@ -20,7 +20,7 @@ inline constexpr std::size_t kTileRows = 32;
 inline constexpr std::size_t kKeyBlock = 256;
 /// Scratch floats for rows of x: what limits k of a weight (ThreadPool::kScratchBytes, less room
 /// for padding).
-inline constexpr std::size_t kPackedFloats = 240 * 1024;
+inline constexpr std::size_t kPackedFloats = kMaxK;
 
 /// Some rows of x against some panels of a weight.
 struct LinearBlock {
@@ -39,7 +39,7 @@ struct LinearBlock {
   float* y;           ///< first row, column 0
   std::size_t y_stride;
   bool accumulate;
-  float* scratch;  ///< kPackedFloats floats, 64-byte aligned
+  float* scratch;  ///< ThreadPool::kScratchBytes, 64-byte aligned
   bool packed;     ///< scratch holds these rows already: the call before had the same rows and k
   /// Rows that lie elsewhere (the tokens of an expert): row r of x is row x_rows[r] behind `x`, of
   /// y row y_rows[r] behind `y`. Null: r itself.
