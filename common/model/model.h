@@ -40,12 +40,13 @@ struct LoadOptions {
   Quantization quantization = Quantization::kNone;
   std::string override_json;                  ///< --json-model-override-args; empty: none.
   const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
-  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by forward() alone.
+  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by load() and forward() alone.
   PassLimits limits;
   weights::ReadMode read_mode = weights::ReadMode::kMmap;
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
   std::uint64_t dummy_seed = 0;
-  /// Borrowed; null: never. Once another thread makes it true, loading ends soon, with kCancelled.
+  /// Borrowed; null: never. Once another thread makes it true, loading ends with kCancelled after
+  /// the weights that are being filled (2 GiB of the files at most), unless they are the last.
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -74,7 +74,7 @@ constexpr std::size_t stacked_bytes(std::size_t count, std::size_t bytes) {
 
 /// A weight [n, k], or a stack of `count` of them (the experts of a layer), in a family's own
 /// layout; owns its memory (64-byte aligned; on huge pages where the system gives them), movable,
-/// immutable once made by Backend::pack. Only backends of the same WeightLayout may use it.
+/// immutable once filled (Backend::fill). Only backends of the same WeightLayout may use it.
 class PackedWeight {
  public:
   PackedWeight() = default;
