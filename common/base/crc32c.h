@@ -11,9 +11,8 @@ namespace tandem {
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
 
 /// Copies `size` bytes from `data` to `out`, which do not overlap, and returns their CRC as
-/// crc32c() does, in one pass: the CRC is of what was
-/// copied, whoever writes to `data` meanwhile. Without `read_soon` the copy may be left out of the
-/// caches.
+/// crc32c() does, in one pass: the CRC is of what was copied, whoever writes to `data` meanwhile.
+/// Without `read_soon` the copy may be left out of the caches.
 std::uint32_t crc32c_copy(
     void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
 

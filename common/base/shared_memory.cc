@@ -1,5 +1,6 @@
 #include "common/base/shared_memory.h"
 
+#include "common/base/descriptor.h"
 #include "common/base/random.h"
 
 #include <fcntl.h>
@@ -35,20 +36,6 @@ constexpr auto kTmpfs = 0x01021994;
 Status failed(const std::string& what) {
   return unavailable("shared memory: " + what + ": " + std::strerror(errno));
 }
-
-/// Closes a descriptor at the end of a scope.
-struct Descriptor {
-  explicit Descriptor(int value) : fd(value) {}
-
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-
-  int fd;
-};
 
 /// A longer file would end the process with SIGXFSZ.
 bool length_allowed(std::size_t bytes) {
@@ -132,22 +119,22 @@ Result<PeerMemory> PeerMemory::open(const MemoryKey& key, std::string_view name)
   // Should it be something else by now, a pipe for one, opening it neither blocks nor does
   // anything.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.fd < 0) return failed(path);
+  if (file.get() < 0) return failed(path);
   // Sealed: it cannot become shorter while it is read here, which would be a SIGBUS.
-  const int seals = ::fcntl(file.fd, F_GET_SEALS);
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
 
   struct stat status {};
 
   struct statfs system {};
 
   // Of huge pages (MFD_HUGETLB) there may be none left when a hole of it is read: a SIGBUS too.
-  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.fd, &status) != 0 ||
-      ::fstatfs(file.fd, &system) != 0 || system.f_type != kTmpfs ||
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &status) != 0 ||
+      ::fstatfs(file.get(), &system) != 0 || system.f_type != kTmpfs ||
       status.st_size < static_cast<off_t>(2 * kPage) ||
       status.st_size % static_cast<off_t>(kPage) != 0)
     return unavailable("shared memory: " + path + " is not sealed memory with a token");
   const auto bytes = static_cast<std::size_t>(status.st_size) - kPage;
-  void* base = ::mmap(nullptr, bytes + kPage, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.fd, 0);
+  void* base = ::mmap(nullptr, bytes + kPage, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (base == MAP_FAILED) return failed("mmap");
   // A dump would take pages for all of it that the peer has never touched.
   (void)::madvise(base, bytes + kPage, MADV_DONTDUMP);

@@ -1,6 +1,7 @@
 #include "common/transfer/unit_header.h"
 
 #include "common/base/crc32c.h"
+#include "common/transfer/short_message.h"
 
 #include <string>
 #include <type_traits>
@@ -16,14 +17,6 @@ template <class T>
 void put(UnitHeaderBytes& bytes, std::size_t at, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i)
     bytes[at + i] = static_cast<std::byte>((value >> (8 * i)) & 0xFFU);
-}
-
-template <class T>
-T get(const std::byte* bytes, std::size_t at) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
-  return static_cast<T>(value);
 }
 
 /// Over the whole header, its own field read as zero.
@@ -61,33 +54,33 @@ Result<UnitHeader> decode_unit_header(const void* data, std::size_t size) {
                      std::to_string(kUnitHeaderBytes));
   }
   const auto* b = static_cast<const std::byte*>(data);
-  if (get<std::uint16_t>(b, 0) != kMagic) {
-    return data_loss("unit header: magic " + std::to_string(get<std::uint16_t>(b, 0)) +
+  if (number_at<std::uint16_t>(b) != kMagic) {
+    return data_loss("unit header: magic " + std::to_string(number_at<std::uint16_t>(b)) +
                      ", expected " + std::to_string(kMagic));
   }
-  if (get<std::uint8_t>(b, 2) != kUnitHeaderVersion) {
-    return data_loss("unit header: version " + std::to_string(get<std::uint8_t>(b, 2)) +
+  if (number_at<std::uint8_t>(b + 2) != kUnitHeaderVersion) {
+    return data_loss("unit header: version " + std::to_string(number_at<std::uint8_t>(b + 2)) +
                      ", expected " + std::to_string(kUnitHeaderVersion));
   }
   UnitHeaderBytes copy;
   for (std::size_t i = 0; i < kUnitHeaderBytes; ++i)
     copy[i] = b[i];
-  if (get<std::uint32_t>(b, kHeaderCrcAt) != header_crc(copy)) {
+  if (number_at<std::uint32_t>(b + kHeaderCrcAt) != header_crc(copy)) {
     return data_loss("unit header: its own CRC is wrong");
   }
-  const UnitHeader h{.name = {.request_id = get<std::uint64_t>(b, 8),
-                              .attempt = get<std::uint32_t>(b, 24),
-                              .decode_incarnation = get<std::uint64_t>(b, 16),
-                              .slot = get<std::uint32_t>(b, 28),
-                              .generation = get<std::uint32_t>(b, 32)},
-                     .unit = get<std::uint32_t>(b, 36),
-                     .first_page = get<std::uint32_t>(b, 40),
-                     .page_count = get<std::uint32_t>(b, 44),
-                     .page_offset = get<std::uint32_t>(b, 48),
-                     .page_length = get<std::uint32_t>(b, 52),
-                     .first_part = get<std::uint16_t>(b, 56),
-                     .part_count = get<std::uint16_t>(b, 58),
-                     .payload_crc = get<std::uint32_t>(b, 60)};
+  const UnitHeader h{.name = {.request_id = number_at<std::uint64_t>(b + 8),
+                              .attempt = number_at<std::uint32_t>(b + 24),
+                              .decode_incarnation = number_at<std::uint64_t>(b + 16),
+                              .slot = number_at<std::uint32_t>(b + 28),
+                              .generation = number_at<std::uint32_t>(b + 32)},
+                     .unit = number_at<std::uint32_t>(b + 36),
+                     .first_page = number_at<std::uint32_t>(b + 40),
+                     .page_count = number_at<std::uint32_t>(b + 44),
+                     .page_offset = number_at<std::uint32_t>(b + 48),
+                     .page_length = number_at<std::uint32_t>(b + 52),
+                     .first_part = number_at<std::uint16_t>(b + 56),
+                     .part_count = number_at<std::uint16_t>(b + 58),
+                     .payload_crc = number_at<std::uint32_t>(b + 60)};
   if (h.page_count == 0 || h.page_count > kUnitPagesMax || h.page_length == 0 ||
       h.payload_bytes() > kUnitBytesMax) {
     return data_loss("unit header: " + std::to_string(h.page_count) + " pages of " +

@@ -1,5 +1,7 @@
 #include "common/weights/file_bytes.h"
 
+#include "common/base/descriptor.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -13,27 +15,6 @@
 
 namespace tandem::weights {
 namespace {
-
-/// Closes on every way out.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  [[nodiscard]] int get() const { return fd_; }
-
-  /// The caller closes it.
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 std::string errno_text() {
   return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): glibc's is safe

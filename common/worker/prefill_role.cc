@@ -163,6 +163,16 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
   /// such prompt gives its pages back; decode hears why when it asks for it, and the router tries
   /// again.
   void give_way(Time now) {
+    const auto any = [this](auto is) {
+      return std::ranges::any_of(outgoing_, [&](const auto& each) { return is(each.second); });
+    };
+    const bool computing = any([](const Outgoing& o) { return o.started && !o.said; });
+    // Nobody to give way to, or nobody who could: the hand-off need not be asked.
+    if (computing || !any([](const Outgoing& o) { return o.said; }) ||
+        !any([](const Outgoing& o) { return !o.started; })) {
+      stuck_since_.reset();
+      return;
+    }
     std::set<handoff::SendKey> granted;
     handoff_loop_.call([&] {
       for (const auto& [id, outgoing] : outgoing_) {
@@ -173,8 +183,8 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     bool starving = false;
     for (auto& [id, outgoing] : outgoing_) {
       const bool has_grant = granted.contains(outgoing.key);
-      // Something moves: a prompt is being computed, or its pages are on their way.
-      if (outgoing.started && (!outgoing.said || has_grant)) {
+      // Something moves: pages of a computed prompt are on their way.
+      if (outgoing.started && has_grant) {
         stuck_since_.reset();
         return;
       }
@@ -182,7 +192,7 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
       if (outgoing.said && (youngest == nullptr || outgoing.number > youngest->number))
         youngest = &outgoing;
     }
-    if (!starving || youngest == nullptr) {
+    if (!starving) {
       stuck_since_.reset();
       return;
     }
