@@ -35,12 +35,7 @@ class TimedBackend final : public kernels::Backend {
 
   [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
 
-  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> allocate(std::size_t n,
-                                                                std::size_t k,
-                                                                kernels::WeightFormat store,
-                                                                std::size_t count) const override {
-    return inner_.allocate(n, k, store, count);
-  }
+  [[nodiscard]] kernels::WeightLayout layout() const override { return inner_.layout(); }
 
   void fill(std::span<const kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
     inner_.fill(jobs, pool);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <new>
@@ -49,7 +50,8 @@ class Loader {
                packed({{std::string(head), config_.vocab_size}},
                       config_.hidden_size,
                       false,
-                      head_format(options_.quantization, options_.dtype)));
+                      head_format(options_.quantization, options_.dtype),
+                      options_.late));
     TANDEM_TRY(fill());
     return decoder;
   }
@@ -60,13 +62,15 @@ class Loader {
   }
 
   Result<Linear> linear(std::initializer_list<Part> parts, std::int64_t cols, bool with_bias) {
-    return packed(parts, cols, with_bias, layer_format(options_.quantization, options_.dtype));
+    return packed(
+        parts, cols, with_bias, layer_format(options_.quantization, options_.dtype), options_.late);
   }
 
   Result<Linear> packed(std::initializer_list<Part> parts,
                         std::int64_t cols,
                         bool with_bias,
-                        kernels::WeightFormat format) {
+                        kernels::WeightFormat format,
+                        bool late) {
     std::vector<SourceMatrix> matrices;
     std::vector<kernels::MatrixView> views;
     Linear result;
@@ -87,8 +91,21 @@ class Loader {
       return resource_exhausted(fmt::format(
           "tensor '{}.weight': no memory to pack {} columns", parts.begin()->name, cols));
     }
+    if (late && only_moved(views, format)) {
+      result.late = std::move(views);
+      return result;
+    }
     TANDEM_TRY(add(*result.weight, std::move(views), std::move(matrices)));
     return result;
+  }
+
+  /// Whether packing is as fast as reading: f16 is moved by halves of words.
+  static bool only_moved(const std::vector<kernels::MatrixView>& views,
+                         kernels::WeightFormat format) {
+    return format.scheme == kernels::WeightScheme::kFloat && format.dtype != DType::kF16 &&
+           std::all_of(views.begin(), views.end(), [&](const kernels::MatrixView& view) {
+             return view.dtype == format.dtype;
+           });
   }
 
   /// One matrix of each expert, in a stack: `name` is that of a matrix within an expert.
@@ -144,7 +161,7 @@ class Loader {
     sources_.clear();
     waiting_bytes_ = 0;
     owned_bytes_ = 0;
-    return source_.read_status();
+    return source_.take_read_status();
   }
 
   Result<ExpertWeights> load_experts(const std::string& prefix) {
@@ -157,7 +174,8 @@ class Loader {
                packed({{prefix + std::string(names_.router), config_.experts.count}},
                       hidden,
                       false,
-                      kRouterFormat));
+                      kRouterFormat,
+                      false));
     experts.router = std::move(router.weight);
     const MatrixShape in{.rows = inner, .cols = hidden};
     TANDEM_TRY(experts.gate, stack(prefix, names_.expert_gate, in));
@@ -239,7 +257,7 @@ class Loader {
         std::memcpy(storage.data() + (row * from.cols + i) * sizeof bits, &bits, sizeof bits);
       }
     });
-    TANDEM_TRY(source_.read_status());
+    TANDEM_TRY(source_.take_read_status());
     decoder.embedding_storage = std::move(storage);
     decoder.embedding.data = decoder.embedding_storage.data();
     decoder.embedding.dtype = options_.dtype;

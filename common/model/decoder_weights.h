@@ -20,6 +20,9 @@ namespace tandem::model {
 struct Linear {
   std::unique_ptr<kernels::PackedWeight> weight;
   std::vector<float> bias;
+  /// Where the rows of `weight` that are not filled yet come from (LateWeights); empty: all are.
+  std::vector<kernels::MatrixView> late;
+  std::size_t filled = 0;  ///< Rows; of use only while `late` is not empty.
 };
 
 /// A mixture of experts: a router and stacks of one matrix per expert. No biases.
@@ -58,6 +61,8 @@ struct PackOptions {
   kernels::DType dtype = kernels::DType::kBf16;  ///< Kept type of what is not quantised.
   Quantization quantization = Quantization::kNone;
   const std::atomic<bool>* stop = nullptr;  ///< As LoadOptions has it.
+  /// Leaves the linear layers for LateWeights to fill whose rows are kept as the file has them.
+  bool late = false;
 };
 
 /// Asks `source` for every tensor that the config's blocks need.

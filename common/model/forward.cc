@@ -11,10 +11,6 @@
 namespace tandem::model {
 namespace {
 
-const float* bias_or_null(const Linear& linear) {
-  return linear.bias.empty() ? nullptr : linear.bias.data();
-}
-
 kernels::RaggedTokens ragged(const ForwardBatch& batch) {
   return {.tokens = batch.token_ids.size(),
           .sequence = batch.sequence.data(),
@@ -106,16 +102,37 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
-  run_layers(batch);
+  TANDEM_TRY(with_late_weights([&] {
+    run_layers(batch);
+    run_head(batch.logit_rows, output);
+  }));
   last_token_count_ = batch.token_ids.size();
-  run_head(batch.logit_rows, output);
   return {};
 }
 
 Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) {
   TANDEM_TRY(check_rows(rows, last_token_count_));
-  run_head(rows, output);
+  return with_late_weights([&] { run_head(rows, output); });
+}
+
+template <class Pass>
+Status Model::with_late_weights(Pass pass) {
+  if (late_ == nullptr) {
+    pass();
+    return {};
+  }
+  late_->begin_pass();
+  pass();
+  TANDEM_TRY(late_->end_pass());
+  update_late_weights();
   return {};
+}
+
+void Model::linear(Linear& layer, kernels::LinearArgs args) {
+  args.bias = layer.bias.empty() ? nullptr : layer.bias.data();
+  if (!layer.late.empty()) return late_->linear(layer, args);
+  args.weight = layer.weight.get();
+  backend_->linear(args, *pool_);
 }
 
 void Model::run_layers(const ForwardBatch& batch) {
@@ -131,7 +148,7 @@ void Model::run_layers(const ForwardBatch& batch) {
 
 /// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
 void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
-  const LayerWeights& weights = weights_.layers[layer];
+  LayerWeights& weights = weights_.layers[layer];
   const std::size_t tokens = batch.token_ids.size();
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const auto heads = static_cast<std::size_t>(config_.head_count);
@@ -150,12 +167,7 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                       .dim = hidden,
                       .eps = eps},
                      *pool_);
-  backend_->linear({.x = workspace_.normed.data(),
-                    .weight = weights.qkv.weight.get(),
-                    .bias = bias_or_null(weights.qkv),
-                    .y = query,
-                    .tokens = tokens},
-                   *pool_);
+  linear(weights.qkv, {.x = workspace_.normed.data(), .y = query, .tokens = tokens});
 
   struct Rotated {
     float* x;
@@ -206,18 +218,16 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                        .scale = 1.0F / std::sqrt(static_cast<float>(head_dim)),
                        .window = config_.window[layer]},
                       *pool_);
-  backend_->linear({.x = workspace_.attention.data(),
-                    .weight = weights.output.weight.get(),
-                    .bias = bias_or_null(weights.output),
-                    .y = workspace_.hidden.data(),
-                    .tokens = tokens,
-                    .accumulate = true},
-                   *pool_);
+  linear(weights.output,
+         {.x = workspace_.attention.data(),
+          .y = workspace_.hidden.data(),
+          .tokens = tokens,
+          .accumulate = true});
 }
 
 /// hidden += MLP(norm(hidden)), dense or of experts
 void Model::mlp_block(std::size_t layer, std::size_t token_count) {
-  const LayerWeights& weights = weights_.layers[layer];
+  LayerWeights& weights = weights_.layers[layer];
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   backend_->rms_norm({.x = workspace_.hidden.data(),
                       .weight = weights.post_attention_norm.data(),
@@ -234,15 +244,10 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
 }
 
 /// hidden += down(silu(gate) * up)
-void Model::dense_mlp(const LayerWeights& weights, std::size_t token_count) {
+void Model::dense_mlp(LayerWeights& weights, std::size_t token_count) {
   const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
   float* gate = workspace_.gate_up.data();
-  backend_->linear({.x = workspace_.normed.data(),
-                    .weight = weights.gate_up.weight.get(),
-                    .bias = bias_or_null(weights.gate_up),
-                    .y = gate,
-                    .tokens = token_count},
-                   *pool_);
+  linear(weights.gate_up, {.x = workspace_.normed.data(), .y = gate, .tokens = token_count});
   backend_->silu_mul({.gate = gate,
                       .up = gate + intermediate,
                       .in_stride = 2 * intermediate,
@@ -251,14 +256,12 @@ void Model::dense_mlp(const LayerWeights& weights, std::size_t token_count) {
                       .tokens = token_count,
                       .dim = intermediate},
                      *pool_);
-  backend_->linear({.x = gate,
-                    .x_stride = 2 * intermediate,
-                    .weight = weights.down.weight.get(),
-                    .bias = bias_or_null(weights.down),
-                    .y = workspace_.hidden.data(),
-                    .tokens = token_count,
-                    .accumulate = true},
-                   *pool_);
+  linear(weights.down,
+         {.x = gate,
+          .x_stride = 2 * intermediate,
+          .y = workspace_.hidden.data(),
+          .tokens = token_count,
+          .accumulate = true});
 }
 
 /// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)
@@ -313,12 +316,9 @@ void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) 
                       .dim = hidden,
                       .eps = static_cast<float>(config_.rms_norm_eps)},
                      *pool_);
-  backend_->linear({.x = workspace_.rows_normed.data(),
-                    .weight = weights_.lm_head.weight.get(),
-                    .bias = nullptr,
-                    .y = workspace_.logits.data(),
-                    .tokens = rows.size()},
-                   *pool_);
+  linear(
+      weights_.lm_head,
+      {.x = workspace_.rows_normed.data(), .y = workspace_.logits.data(), .tokens = rows.size()});
   output = {.logits = workspace_.logits.data(),
             .rows = rows.size(),
             .vocab_size = static_cast<std::size_t>(config_.vocab_size)};

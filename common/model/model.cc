@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::int64_t kPassTokensMax = 1 << 20;
 
+/// Read from the system's cache in half a second or so.
+constexpr std::uint64_t kLateBytesMax = std::uint64_t{4} << 30;
+
 Status check_limit(const char* name, std::int64_t value, std::int64_t max) {
   if (value >= 1 && value <= max) return {};
   return invalid_argument(fmt::format("{}: is {}, expected 1 to {}", name, value, max));
@@ -66,11 +69,11 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
 Status Model::load_weights(const LoadOptions& options) {
   const Architecture* architecture = find_architecture(config_.architecture);
   TANDEM_CHECK(architecture != nullptr, "the config names a known architecture");
-  const PackOptions pack{.backend = backend_,
-                         .pool = pool_,
-                         .dtype = dtype_,
-                         .quantization = quantization_,
-                         .stop = options.stop};
+  PackOptions pack{.backend = backend_,
+                   .pool = pool_,
+                   .dtype = dtype_,
+                   .quantization = quantization_,
+                   .stop = options.stop};
   const std::string config_text = config_.canonical_text();
   if (options.dummy_weights) {
     DummySource source(options.dummy_seed, dtype_);
@@ -79,14 +82,40 @@ Status Model::load_weights(const LoadOptions& options) {
     return {};
   }
   TANDEM_TRY(checkpoint_, weights::Checkpoint::open(options.folder, {.mode = options.read_mode}));
-  CheckpointSource source(*checkpoint_);
-  auto loaded = load_decoder(config_, architecture->weights, source, pack);
+  pack.late = may_pack_late(options);
+  auto source = std::make_unique<CheckpointSource>(*checkpoint_);
+  auto loaded = load_decoder(config_, architecture->weights, *source, pack);
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);
-  unused_tensors_ = source.unused();
+  unused_tensors_ = source->unused();
   TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
   digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
-  return release_checkpoint(options.read_mode);
+  if (!pack.late) return release_checkpoint(options.read_mode);
+  TANDEM_TRY(late_, LateWeights::make(weights_, std::move(source), *backend_, *pool_));
+  checkpoint_->release_pages();
+  update_late_weights();
+  return {};
+}
+
+/// Somebody may ask as soon as the model is loaded, so the first pass must not take much longer
+/// than a later one would: not when weights come from a disk or a network, nor when there are many.
+bool Model::may_pack_late(const LoadOptions& options) const {
+  return options.pack_late && options.read_mode == weights::ReadMode::kMmap &&
+         checkpoint_->byte_count() <= kLateBytesMax && checkpoint_->is_cached();
+}
+
+void Model::update_late_weights() {
+  unpacked_bytes_.store(late_->waiting_bytes(), std::memory_order_relaxed);
+  if (!late_->done()) return;
+  late_.reset();
+  checkpoint_->release_files();
+}
+
+Result<bool> Model::pack_some() {
+  if (late_ == nullptr) return false;
+  TANDEM_TRY(late_->fill_some());
+  update_late_weights();
+  return late_ != nullptr;
 }
 
 /// The matrices are packed; only the embedding table may still lie in the files.

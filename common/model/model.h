@@ -6,6 +6,7 @@
 #include "common/model/decoder_weights.h"
 #include "common/model/forward_batch.h"
 #include "common/model/kv_layout.h"
+#include "common/model/late_weights.h"
 #include "common/model/memory_plan.h"
 #include "common/model/quantization.h"
 #include "common/model/workspace.h"
@@ -45,6 +46,10 @@ struct LoadOptions {
   weights::ReadMode read_mode = weights::ReadMode::kMmap;
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
   std::uint64_t dummy_seed = 0;
+  /// Weights that need no conversion, in files which lie in the system's cache and are not large,
+  /// may be packed after load(), by the first passes and by pack_some(). What is read cannot change
+  /// meanwhile unless somebody writes into the files.
+  bool pack_late = false;
   /// Borrowed; null: never. Once another thread makes it true, loading ends with kCancelled after
   /// the weights that are being filled (2 GiB of the files at most), unless they are the last.
   const std::atomic<bool>* stop = nullptr;
@@ -81,7 +86,8 @@ class Model {
 
   /// Runs all layers over the batch: writes its K and V into the pages and leaves the logits of
   /// `logit_rows` in `output`. The bits of a row depend on its sequence's tokens alone: not on
-  /// batch, chunking, page size or threads. Allocates nothing.
+  /// batch, chunking, page size or threads. Allocates nothing, once all weights are packed
+  /// (LoadOptions::pack_late); until then it fails with kDataLoss when files cannot be read.
   ///
   /// A batch beyond the limits, or with a token, position, sequence, page or row out of range, is
   /// refused before anything is written.
@@ -90,6 +96,16 @@ class Model {
   /// More rows of the last successful forward(): for prompt logprobs, slice by slice, without room
   /// for the logits of a whole chunk. At most limits().logit_row_count_max rows.
   Status logits(std::span<const std::int32_t> rows, ForwardOutput& output);
+
+  /// Packs some megabytes of what LoadOptions::pack_late left; true: there is more. kDataLoss names
+  /// the file that cannot be read; passes will try again.
+  Result<bool> pack_some();
+
+  /// Packed size of the weights that LoadOptions::pack_late left and nothing has packed yet. Any
+  /// thread.
+  [[nodiscard]] std::size_t unpacked_bytes() const {
+    return unpacked_bytes_.load(std::memory_order_relaxed);
+  }
 
   /// Rises with every layer done: liveness. Any thread.
   [[nodiscard]] std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
@@ -110,13 +126,19 @@ class Model {
   Model() = default;
   Status load_weights(const LoadOptions& options);
   Status release_checkpoint(weights::ReadMode mode);
+  [[nodiscard]] bool may_pack_late(const LoadOptions& options) const;
+  /// Runs a pass of products with weights that may be late.
+  template <class Pass>
+  Status with_late_weights(Pass pass);
+  void update_late_weights();
+  void linear(Linear& layer, kernels::LinearArgs args);
   [[nodiscard]] Status check_batch(const ForwardBatch& batch) const;
   [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
                                   std::size_t token_count) const;
   void run_layers(const ForwardBatch& batch);
   void attention_block(const ForwardBatch& batch, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
-  void dense_mlp(const LayerWeights& weights, std::size_t token_count);
+  void dense_mlp(LayerWeights& weights, std::size_t token_count);
   void experts(const ExpertWeights& weights, std::size_t token_count);
   void run_head(std::span<const std::int32_t> rows, ForwardOutput& output);
   void capture(const ForwardBatch& batch, std::size_t index);
@@ -131,12 +153,14 @@ class Model {
   /// Holds the mapping that the embedding table lies in.
   std::optional<weights::Checkpoint> checkpoint_;
   DecoderWeights weights_;
+  std::unique_ptr<LateWeights> late_;  ///< Null once all weights are packed.
   RopeTables rope_;
   Workspace workspace_;
   weights::Digest digest_;
   std::vector<std::string> unused_tensors_;
   std::size_t last_token_count_ = 0;
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::size_t> unpacked_bytes_{0};
 };
 
 }  // namespace tandem::model

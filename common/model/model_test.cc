@@ -341,6 +341,58 @@ TEST(ModelForward, RowsAskedForLaterAreTheSame) {
     EXPECT_TRUE(std::isfinite(value));
 }
 
+TEST(ModelForward, LateWeightsComputeTheSame) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  const auto eager = Model::load(options);
+  options.pack_late = true;
+  const auto late = Model::load(options);
+  ASSERT_TRUE(eager.ok() && late.ok());
+  EXPECT_EQ((*eager)->unpacked_bytes(), 0U);
+  if ((*late)->unpacked_bytes() == 0) GTEST_SKIP() << "no page cache here that can be asked";
+  const auto expect_same = [&] {
+    for (Model* model : {eager->get(), late->get()})
+      ASSERT_EQ(model->pack_some().ok(), true);
+    SmallBatch first(**eager);
+    SmallBatch second(**late);
+    ForwardOutput want;
+    ForwardOutput got;
+    ASSERT_TRUE((*eager)->forward(first.batch(), want).ok());
+    const Status status = (*late)->forward(second.batch(), got);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(std::memcmp(want.logits, got.logits, 2 * 20 * sizeof(float)), 0);
+    EXPECT_EQ(first.arena, second.arena) << "K and V";
+  };
+  expect_same();
+  EXPECT_GT((*late)->unpacked_bytes(), 0U) << "one layer is packed, and the first pass packs none";
+  while (*(*late)->pack_some())
+    expect_same();
+  EXPECT_EQ((*late)->unpacked_bytes(), 0U);
+}
+
+TEST(ModelForward, LateWeightsThatCannotBeReadFailThePassByName) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  options.pack_late = true;
+  const auto loaded = Model::load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  Model& model = **loaded;
+  if (model.unpacked_bytes() == 0) GTEST_SKIP() << "no page cache here that can be asked";
+  const std::string file = folder.path() + "/model.safetensors";
+  fs::copy_file(file, file + ".whole");
+  // Matrices of layers; the embedding table, which is read in the mapping, lies before them.
+  fs::resize_file(file, fs::file_size(file) - 500);
+  SmallBatch small(model);
+  ForwardOutput output;
+  const Status failed = model.forward(small.batch(), output);
+  EXPECT_EQ(failed.code(), Code::kDataLoss);
+  EXPECT_NE(failed.message().find("model.safetensors"), std::string::npos) << failed.message();
+  const std::int32_t first[] = {0};
+  EXPECT_FALSE(model.logits(first, output).ok()) << "of a pass that failed";
+  fs::copy_file(file + ".whole", file, fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(model.forward(small.batch(), output).ok());
+}
+
 class CountingObserver final : public LayerObserver {
  public:
   void on_layer_done(std::int64_t layer) override { layers.push_back(layer); }
@@ -465,11 +517,11 @@ TEST(ModelLoad, ReaderTellsWhatItCouldNotRead) {
   const auto* from = static_cast<const std::byte*>(matrix->view.data);
   std::vector<std::byte> out(32, std::byte{1});
   source.reader()->read(from, out.size(), out.data());
-  EXPECT_TRUE(source.read_status().ok());
+  EXPECT_TRUE(source.take_read_status().ok());
   EXPECT_EQ(std::memcmp(out.data(), from, out.size()), 0);
   fs::resize_file(folder.path() + "/model.safetensors", 100);
   source.reader()->read(from, out.size(), out.data());
-  EXPECT_EQ(source.read_status().code(), Code::kDataLoss);
+  EXPECT_EQ(source.take_read_status().code(), Code::kDataLoss);
   EXPECT_EQ(out, std::vector<std::byte>(32)) << "zeros, whatever was there";
 }
 
@@ -484,7 +536,7 @@ class LosingSource final : public WeightSource {
     return inner_.vector(name, size);
   }
 
-  [[nodiscard]] Status read_status() const override { return data_loss("lost"); }
+  [[nodiscard]] Status take_read_status() override { return data_loss("lost"); }
 
  private:
   DummySource inner_{1, kernels::DType::kF32};

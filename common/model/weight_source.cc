@@ -107,9 +107,9 @@ void CheckpointSource::read(const std::byte* from, std::size_t bytes, std::byte*
   if (read_failure_.ok()) read_failure_ = std::move(status);
 }
 
-Status CheckpointSource::read_status() const {
+Status CheckpointSource::take_read_status() {
   const std::lock_guard lock(mutex_);
-  return read_failure_;
+  return std::exchange(read_failure_, Status());
 }
 
 std::vector<std::string> CheckpointSource::unused() const {

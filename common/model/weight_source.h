@@ -44,8 +44,8 @@ class WeightSource {
   /// they lie in memory. Lives as long as the source.
   virtual kernels::ElementReader* reader() { return nullptr; }
 
-  /// Whether reader() could read all that it was asked for.
-  [[nodiscard]] virtual Status read_status() const { return {}; }
+  /// Whether reader() could read all that it was asked for since the last call.
+  [[nodiscard]] virtual Status take_read_status() { return {}; }
 };
 
 /// Borrows the checkpoint, and remembers which tensors were asked for.
@@ -58,7 +58,7 @@ class CheckpointSource final : public WeightSource, private kernels::ElementRead
 
   kernels::ElementReader* reader() override { return this; }
 
-  [[nodiscard]] Status read_status() const override;
+  [[nodiscard]] Status take_read_status() override;
 
   /// Tensors of the checkpoint that nobody asked for, in order of name.
   [[nodiscard]] std::vector<std::string> unused() const;

@@ -235,6 +235,18 @@ Status Checkpoint::read(const std::byte* from, std::span<std::byte> out) const {
   return file->read(static_cast<std::uint64_t>(from - file->bytes().data()), out);
 }
 
+bool Checkpoint::is_cached() const {
+  std::uint64_t looked_at = 0;
+  std::uint64_t missing = 0;
+  for (const auto& [name, place] : by_name_) {
+    for (std::uint64_t offset = 0; offset < place.entry.byte_count; offset += kCachedStep) {
+      ++looked_at;
+      missing += files_[place.file].is_cached(place.entry.offset + offset) ? 0U : 1U;
+    }
+  }
+  return missing <= looked_at / kCachedMissing;
+}
+
 Result<Digest> Checkpoint::digest() const {
   Hasher hasher;
   std::vector<std::byte> part(kDigestWholeBytes);

@@ -70,13 +70,23 @@ class Checkpoint {
   /// FileBytes::read. Any thread.
   Status read(const std::byte* from, std::span<std::byte> out) const;
 
-  /// To be called when tensors have been read: FileBytes::close_file and FileBytes::release_pages
-  /// of every file. What is read later comes from the mapping.
-  void release_files() {
-    for (FileBytes& file : files_) {
-      file.close_file();
+  /// Whether nearly all (but one of kCachedMissing) of the first pages of every tensor and of every
+  /// kCachedStep bytes of it can be read without waiting (FileBytes::is_cached). A system may take
+  /// single pages out of its cache at any time.
+  [[nodiscard]] bool is_cached() const;
+
+  /// FileBytes::release_pages of every file.
+  void release_pages() {
+    for (FileBytes& file : files_)
       file.release_pages();
-    }
+  }
+
+  /// To be called when tensors have been read: release_pages(), and FileBytes::close_file of every
+  /// file. What is read later comes from the mapping.
+  void release_files() {
+    for (FileBytes& file : files_)
+      file.close_file();
+    release_pages();
   }
 
   /// Sum over all tensors.
@@ -107,6 +117,9 @@ class Checkpoint {
   std::vector<FileBytes> files_;
   std::map<std::string, Place, std::less<>> by_name_;
 };
+
+inline constexpr std::uint64_t kCachedStep = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kCachedMissing = 32;
 
 inline constexpr std::uint64_t kDigestWholeBytes = 64 * 1024;
 inline constexpr std::uint64_t kDigestSampleBytes = 4096;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,6 +95,21 @@ Status FileBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (fd_ >= 0) return read_all(fd_, offset, out.data(), out.size(), path_);
   std::memcpy(out.data(), data_ + offset, out.size());
   return {};
+}
+
+bool FileBytes::is_cached(std::uint64_t offset) const {
+#if defined(RWF_NOWAIT)
+  char byte = 0;
+
+  struct iovec into {
+    .iov_base = &byte, .iov_len = 1
+  };
+
+  return fd_ >= 0 && ::preadv2(fd_, &into, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
+#else
+  (void)offset;
+  return false;
+#endif
 }
 
 void FileBytes::close_file() {

@@ -48,6 +48,10 @@ class FileBytes {
   /// be read any more or was shortened.
   Status read(std::uint64_t offset, std::span<std::byte> out) const;
 
+  /// Whether the page at `offset`, which lies inside the file, can be read without waiting for a
+  /// disk or a network. False where the system cannot tell and for what is not mapped.
+  [[nodiscard]] bool is_cached(std::uint64_t offset) const;
+
   /// read() takes bytes() from now on. For checkpoints of more files than a process may have open.
   void close_file();
 

@@ -249,6 +249,22 @@ struct FolderRow {
   std::vector<const char*> words;
 };
 
+TEST(Checkpoint, KnowsWhatCanBeReadWithoutWaiting) {
+  const TempFolder folder;
+  folder.write("model.safetensors",
+               file_of(R"({"a":)" + entry("F32", "[2]", "[0,8]") + "}", "89ab0123"));
+  for (const ReadMode mode : {ReadMode::kMmap, ReadMode::kRead}) {
+    auto checkpoint = Checkpoint::open(folder.path(), {.mode = mode});
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    // Some file systems cannot tell, which is to be taken for no.
+    if (mode == ReadMode::kRead) {
+      EXPECT_FALSE(checkpoint->is_cached());
+    }
+    checkpoint->release_files();
+    EXPECT_FALSE(checkpoint->is_cached()) << "nothing left to ask";
+  }
+}
+
 TEST(Checkpoint, NamesWhatIsWrongWithAnIndex) {
   const FolderRow rows[] = {
       {"not JSON", "{", {"index.json"}},

@@ -10,8 +10,14 @@ constexpr Duration kStarvedTurn = milliseconds(2);
 
 }  // namespace
 
-EngineLoop::EngineLoop(engine::Engine* engine, std::function<std::uint64_t()> model_progress)
-    : TaskLoop("engine"), engine_(engine), model_progress_(std::move(model_progress)) {
+EngineLoop::EngineLoop(engine::Engine* engine,
+                       std::function<std::uint64_t()> model_progress,
+                       std::function<bool()> spare_work)
+    : TaskLoop("engine"),
+      engine_(engine),
+      model_progress_(std::move(model_progress)),
+      spare_work_(std::move(spare_work)),
+      more_to_spare_(spare_work_ != nullptr) {
   publish();
 }
 
@@ -43,13 +49,14 @@ std::uint64_t EngineLoop::progress() const {
 }
 
 Duration EngineLoop::longest_wait() const {
-  if (!engine_->has_work()) return TaskLoop::longest_wait();
+  if (!engine_->has_work()) return more_to_spare_ ? Duration{0} : TaskLoop::longest_wait();
   return worked_ ? Duration{0} : kStarvedTurn;
 }
 
 void EngineLoop::work(Time now) {
   worked_ = engine_->step(now);
   publish();
+  if (more_to_spare_ && !engine_->has_work()) more_to_spare_ = spare_work_();
   turns_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -15,8 +15,11 @@ namespace tandem::worker {
 class EngineLoop final : public TaskLoop {
  public:
   /// `engine` is borrowed. `model_progress` grows while a forward pass runs (layers done); may be
-  /// empty; any thread.
-  EngineLoop(engine::Engine* engine, std::function<std::uint64_t()> model_progress);
+  /// empty; any thread. `spare_work` does a few milliseconds of work that can wait, whenever the
+  /// engine has none; true: there is more; may be empty.
+  EngineLoop(engine::Engine* engine,
+             std::function<std::uint64_t()> model_progress,
+             std::function<bool()> spare_work = {});
   /// stop().
   ~EngineLoop() override;
 
@@ -32,7 +35,9 @@ class EngineLoop final : public TaskLoop {
   engine::Engine* engine_;
   std::function<std::uint64_t()> model_progress_;
   std::atomic<std::uint64_t> turns_{0};
+  std::function<bool()> spare_work_;
   bool worked_ = true;  // the last step; engine thread
+  bool more_to_spare_ = false;
   // Guards load_: written once per turn by the engine thread, read by ticks and metrics at their
   // own times, and a channel would have to be drained by each of them.
   mutable std::mutex load_mutex_;

@@ -62,6 +62,13 @@ std::string memory_plan_json(const WorkerPlan& plan) {
       plan.total_bytes());
 }
 
+/// What is left when files cannot be read is packed by passes, which tell those who wait for them.
+bool pack_some(model::Model& model) {
+  const Result<bool> more = model.pack_some();
+  if (!more.ok()) obs::warn("weights_not_packed", {{"reason", more.status().message()}});
+  return more.ok() && *more;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
@@ -72,7 +79,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
   worker->plan_ = plan;
   TANDEM_TRY(worker->load(args, plan, tokenizer.failed));
   worker->loop_ = std::make_unique<EngineLoop>(
-      worker->engine_.get(), [model = worker->model_.get()] { return model->progress(); });
+      worker->engine_.get(),
+      [model = worker->model_.get()] { return model->progress(); },
+      [model = worker->model_.get()] { return pack_some(*model); });
   TANDEM_TRY(worker->info_.model.vocabulary_digest, tokenizer.vocabulary_digest());
   worker->describe(args, plan, addresses);
   TANDEM_TRY(worker->make_role(args, plan, addresses));
@@ -137,6 +146,7 @@ Status Worker::load(const args::Arguments& args,
   options.pool = pool_.get();
   options.limits = plan.limits;
   options.stop = stop;
+  options.pack_late = true;
   TANDEM_TRY(model_, model::Model::load(options));
   executor_ = std::make_unique<engine::ModelExecutor>(model_.get(),
                                                       static_cast<std::int32_t>(plan.page_size));
@@ -272,6 +282,7 @@ std::vector<std::pair<std::string, std::string>> Worker::extra_info() const {
       {"max_req_input_len",
        std::to_string(std::min(plan_.context_length - 1, plan_.max_total_tokens - 1))},
       {"page_bytes", std::to_string(plan_.memory.page_bytes)},
+      {"unpacked_weight_bytes", std::to_string(model_->unpacked_bytes())},
       {"memory_plan", memory_plan_json(plan_)},
       {"incarnation", fmt::format("\"{:016x}\"", info_.incarnation)},
       {"model_digest", "\"" + info_.model_digest + "\""},

@@ -1,5 +1,7 @@
 #include "kernels/api/backend.h"
 
+#include <utility>
+
 namespace tandem::kernels {
 namespace {
 
@@ -14,6 +16,22 @@ std::unique_ptr<PackedWeight> fill_one(const Backend& backend,
 }
 
 }  // namespace
+
+std::unique_ptr<PackedWeight> Backend::allocate(std::size_t n,
+                                                std::size_t k,
+                                                WeightFormat store,
+                                                std::size_t count) const {
+  auto weight =
+      std::make_unique<PackedWeight>(layout(), store, n, k, packed_bytes(n, k, store), count);
+  return weight->data() == nullptr ? nullptr : std::move(weight);
+}
+
+PackedWeight Backend::over(std::byte* memory,
+                           std::size_t n,
+                           std::size_t k,
+                           WeightFormat store) const {
+  return PackedWeight::over(memory, layout(), store, n, k, packed_bytes(n, k, store));
+}
 
 std::unique_ptr<PackedWeight> Backend::pack(std::span<const MatrixView> parts,
                                             WeightFormat store,

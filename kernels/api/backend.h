@@ -44,7 +44,7 @@ class ElementReader {
 
 /// A weight to be filled from matrices.
 struct PackJob {
-  PackedWeight* to = nullptr;  ///< Borrowed, of Backend::allocate.
+  PackedWeight* to = nullptr;  ///< Borrowed, of Backend::allocate or Backend::over.
   /// Those of each weight of the stack in turn, stacked along rows to [n, k]; every weight is made
   /// of as many, of the same sizes. Their elements are borrowed until fill() returns.
   std::vector<MatrixView> parts;
@@ -66,15 +66,30 @@ class Backend {
   /// "simd16-f32fma-v1".
   [[nodiscard]] virtual std::string_view numerics() const = 0;
 
+  /// Of the weights that its ops take.
+  [[nodiscard]] virtual WeightLayout layout() const = 0;
+
   /// Memory for a stack of `count` weights [n, k], not yet filled; null when memory ran out.
   /// `store` is the kept type: floats are rounded to nearest even, quantised ones as WeightScheme
   /// says, from the values of the matrices themselves.
-  [[nodiscard]] virtual std::unique_ptr<PackedWeight> allocate(std::size_t n,
-                                                               std::size_t k,
-                                                               WeightFormat store,
-                                                               std::size_t count) const = 0;
+  [[nodiscard]] std::unique_ptr<PackedWeight> allocate(std::size_t n,
+                                                       std::size_t k,
+                                                       WeightFormat store,
+                                                       std::size_t count) const;
 
-  /// Fills what allocate() gave. Many jobs at once leave no thread waiting at the end of each.
+  /// A weight [n, k] in memory of the caller: packed_bytes(n, k, store), 64-byte aligned. Where a
+  /// packed weight of floats holds rows from a multiple of kOutputStep on, at packed_bytes() of the
+  /// rows before them, this is a view of those rows.
+  [[nodiscard]] PackedWeight over(std::byte* memory,
+                                  std::size_t n,
+                                  std::size_t k,
+                                  WeightFormat store) const;
+
+  /// Outputs that every layout keeps together.
+  static constexpr std::size_t kOutputStep = 16;
+
+  /// Fills what allocate() or over() gave. Many jobs at once leave no thread waiting at the end of
+  /// each.
   virtual void fill(std::span<const PackJob> jobs, ThreadPool& pool) const = 0;
 
   /// allocate() and fill() of the matrices of `parts`, stacked along rows (all of the same cols):

@@ -39,6 +39,22 @@ PackedWeight::PackedWeight(WeightLayout layout,
       k_(k),
       count_(count),
       bytes_(stacked_bytes(count, bytes)),
-      data_(allocate(bytes_)) {}
+      data_(allocate(bytes_), Free{.borrowed = false}) {}
+
+PackedWeight PackedWeight::over(std::byte* memory,
+                                WeightLayout layout,
+                                WeightFormat format,
+                                std::size_t n,
+                                std::size_t k,
+                                std::size_t bytes) {
+  PackedWeight weight;
+  weight.layout_ = layout;
+  weight.format_ = format;
+  weight.n_ = n;
+  weight.k_ = k;
+  weight.bytes_ = bytes;
+  weight.data_ = {memory, Free{.borrowed = true}};
+  return weight;
+}
 
 }  // namespace tandem::kernels

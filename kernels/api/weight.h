@@ -73,8 +73,9 @@ constexpr std::size_t stacked_bytes(std::size_t count, std::size_t bytes) {
 }
 
 /// A weight [n, k], or a stack of `count` of them (the experts of a layer), in a family's own
-/// layout; owns its memory (64-byte aligned; on huge pages where the system gives them), movable,
-/// immutable once filled (Backend::fill). Only backends of the same WeightLayout may use it.
+/// layout; owns its memory (64-byte aligned; on huge pages where the system gives them) unless
+/// over() made it, movable, immutable once filled (Backend::fill). Only backends of the same
+/// WeightLayout may use it.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -87,6 +88,14 @@ class PackedWeight {
                std::size_t k,
                std::size_t bytes,
                std::size_t count = 1);
+
+  /// Over `memory` of somebody else, which outlives it: `bytes`, 64-byte aligned.
+  static PackedWeight over(std::byte* memory,
+                           WeightLayout layout,
+                           WeightFormat format,
+                           std::size_t n,
+                           std::size_t k,
+                           std::size_t bytes);
 
   [[nodiscard]] WeightLayout layout() const { return layout_; }
 
@@ -124,7 +133,11 @@ class PackedWeight {
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+    bool borrowed;
+
+    void operator()(std::byte* memory) const {
+      if (!borrowed) std::free(memory);
+    }
   };
 
   WeightLayout layout_ = WeightLayout::kRowMajor;
@@ -133,7 +146,7 @@ class PackedWeight {
   std::size_t k_ = 0;
   std::size_t count_ = 1;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, Free> data_{nullptr, Free{.borrowed = false}};
 };
 
 }  // namespace tandem::kernels

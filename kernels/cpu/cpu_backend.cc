@@ -98,15 +98,6 @@ TileShape tile_shape(const AttentionArgs& args, std::size_t threads) {
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> CpuBackend::allocate(std::size_t n,
-                                                   std::size_t k,
-                                                   WeightFormat store,
-                                                   std::size_t count) const {
-  auto weight = std::make_unique<PackedWeight>(
-      WeightLayout::kPanel16, store, n, k, packed_bytes(n, k, store), count);
-  return weight->data() == nullptr ? nullptr : std::move(weight);
-}
-
 void CpuBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
   cpu::fill_panels(jobs, kernels_, pool);
 }

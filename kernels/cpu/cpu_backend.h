@@ -21,10 +21,8 @@ class CpuBackend : public Backend {
 
   [[nodiscard]] std::string_view numerics() const override { return numerics_; }
 
-  [[nodiscard]] std::unique_ptr<PackedWeight> allocate(std::size_t n,
-                                                       std::size_t k,
-                                                       WeightFormat store,
-                                                       std::size_t count) const override;
+  [[nodiscard]] WeightLayout layout() const override { return WeightLayout::kPanel16; }
+
   void fill(std::span<const PackJob> jobs, ThreadPool& pool) const override;
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,

@@ -280,15 +280,6 @@ double silu(double x) {
 
 }  // namespace
 
-std::unique_ptr<PackedWeight> ReferenceBackend::allocate(std::size_t n,
-                                                         std::size_t k,
-                                                         WeightFormat store,
-                                                         std::size_t count) const {
-  auto weight = std::make_unique<PackedWeight>(
-      WeightLayout::kRowMajor, store, n, k, packed_bytes(n, k, store), count);
-  return weight->data() == nullptr ? nullptr : std::move(weight);
-}
-
 void ReferenceBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
   for (const PackJob& job : jobs) {
     const std::size_t each = job.parts.size() / job.to->count();

@@ -13,10 +13,8 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] std::string_view numerics() const override { return "reference-f64acc-v1"; }
 
-  [[nodiscard]] std::unique_ptr<PackedWeight> allocate(std::size_t n,
-                                                       std::size_t k,
-                                                       WeightFormat store,
-                                                       std::size_t count) const override;
+  [[nodiscard]] WeightLayout layout() const override { return WeightLayout::kRowMajor; }
+
   void fill(std::span<const PackJob> jobs, ThreadPool& pool) const override;
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,

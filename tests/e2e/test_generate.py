@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from conftest import DEMO_MODEL, events, generate, golden, greedy, http
+from conftest import DEMO_MODEL, events, generate, golden, greedy, http, wait_for
 
 GOLDEN_MODELS = ["llama", "qwen2", "qwen3"]
 
@@ -150,3 +150,25 @@ def test_metrics_and_info(cluster):
     assert models["data"][0]["id"] == "demo"
     assert http("GET", server.url + "/get_model_info")[1]["model_path"] == str(DEMO_MODEL)
     assert http("GET", server.url + "/health_generate")[0] == 200
+
+
+def test_weights_are_packed_while_nobody_asks(cluster):
+    """A worker is ready before its weights are packed; they are, soon, and no answer depends on when."""
+    def ask(server):
+        return generate(server.url, text="Once upon a time", return_logprob=True,
+                        sampling_params={"temperature": 0, "max_new_tokens": 8, "ignore_eos": True})
+
+    def unpacked(server):
+        return server.info()["unpacked_weight_bytes"]
+
+    server = cluster.unified()
+    wait_for(lambda: unpacked(server) == 0, 30, "the weights are packed")
+    packed = ask(server)
+    for quantization in ([], ["--quantization", "w8a8_int8"]):
+        fresh = cluster.unified(*quantization)
+        answer = ask(fresh)
+        if not quantization:
+            assert answer["output_ids"] == packed["output_ids"]
+            assert answer["meta_info"]["output_token_logprobs"] == packed["meta_info"]["output_token_logprobs"]
+        else:
+            assert unpacked(fresh) == 0, "weights that are converted are packed before the worker is ready"

@@ -1,0 +1,170 @@
+#include "common/model/late_weights.h"
+
+#include "kernels/api/convert.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::model {
+namespace {
+
+// Two pieces for each thread, of the size in which panels are packed.
+constexpr std::size_t kThreadBytes = std::size_t{4} << 20;
+constexpr std::size_t kChunkBytesMax = std::size_t{64} << 20;
+
+/// Rows [begin, end) of stacked matrices.
+std::vector<kernels::MatrixView> cut(const std::vector<kernels::MatrixView>& parts,
+                                     std::size_t begin,
+                                     std::size_t end) {
+  std::vector<kernels::MatrixView> cuts;
+  std::size_t first = 0;
+  for (const kernels::MatrixView& part : parts) {
+    const std::size_t from = std::max(begin, first);
+    const std::size_t to = std::min(end, first + part.rows);
+    if (from < to) {
+      const std::size_t stride =
+          kernels::stride_or(part.row_stride, part.cols) * kernels::dtype_bytes(part.dtype);
+      kernels::MatrixView view = part;
+      view.data = static_cast<const std::byte*>(part.data) + (from - first) * stride;
+      view.rows = to - from;
+      cuts.push_back(view);
+    }
+    first += part.rows;
+  }
+  return cuts;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LateWeights>> LateWeights::make(DecoderWeights& weights,
+                                                       std::unique_ptr<WeightSource> source,
+                                                       const kernels::Backend& backend,
+                                                       kernels::ThreadPool& pool,
+                                                       std::size_t chunk_bytes) {
+  std::unique_ptr<LateWeights> late(new LateWeights(std::move(source), backend, pool));
+  const auto add = [&late](Linear& layer) {
+    if (!layer.late.empty()) late->waiting_.push_back(&layer);
+  };
+  for (LayerWeights& layer : weights.layers) {
+    add(layer.qkv);
+    add(layer.output);
+    add(layer.gate_up);
+    add(layer.down);
+  }
+  add(weights.lm_head);
+  const std::size_t for_threads =
+      pool.thread_count() > 2 ? std::min(pool.thread_count() * kThreadBytes, kChunkBytesMax) : 0;
+  late->chunk_bytes_ = std::max(chunk_bytes, for_threads);
+  std::size_t staging_bytes = 0;
+  for (const Linear* layer : late->waiting_) {
+    const kernels::PackedWeight& weight = *layer->weight;
+    const std::size_t rows = std::min(late->chunk_rows(*layer), weight.n());
+    staging_bytes =
+        std::max(staging_bytes, backend.packed_bytes(rows, weight.k(), weight.format()));
+  }
+  if (staging_bytes > 0) {
+    TANDEM_TRY(late->staging_,
+               tensor::HostBuffer::allocate({.bytes = staging_bytes,
+                                             .bytes_max = staging_bytes,
+                                             .purpose = "packing weights",
+                                             .huge_pages = true}));
+  }
+  return late;
+}
+
+std::size_t LateWeights::waiting_bytes() const {
+  std::size_t bytes = 0;
+  for (const Linear* layer : waiting_) {
+    const kernels::PackedWeight& weight = *layer->weight;
+    bytes += backend_.packed_bytes(weight.n() - layer->filled, weight.k(), weight.format());
+  }
+  return bytes;
+}
+
+std::size_t LateWeights::chunk_rows(const Linear& layer) const {
+  constexpr std::size_t kStep = kernels::Backend::kOutputStep;
+  const std::size_t step_bytes =
+      backend_.packed_bytes(kStep, layer.weight->k(), layer.weight->format());
+  return std::max<std::size_t>(chunk_bytes_ / std::max<std::size_t>(step_bytes, 1), 1) * kStep;
+}
+
+/// A view of its own memory.
+kernels::PackedWeight LateWeights::rows_of(Linear& layer,
+                                           std::size_t begin,
+                                           std::size_t end) const {
+  kernels::PackedWeight& weight = *layer.weight;
+  const std::size_t offset =
+      begin == 0 ? 0 : backend_.packed_bytes(begin, weight.k(), weight.format());
+  return backend_.over(weight.mutable_data() + offset, end - begin, weight.k(), weight.format());
+}
+
+void LateWeights::pack(const Linear& layer, std::size_t begin, kernels::PackedWeight& to) {
+  const kernels::PackJob job{
+      .to = &to, .parts = cut(layer.late, begin, begin + to.n()), .reader = source_->reader()};
+  backend_.fill({&job, 1}, pool_);
+  Status status = source_->take_read_status();
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
+/// False when the rows cannot be read.
+bool LateWeights::fill_next(Linear& layer) {
+  const std::size_t end = std::min(layer.filled + chunk_rows(layer), layer.weight->n());
+  kernels::PackedWeight rows = rows_of(layer, layer.filled, end);
+  pack(layer, layer.filled, rows);
+  if (!failure_.ok()) return false;
+  layer.filled = end;
+  if (end == layer.weight->n()) layer.late.clear();
+  return true;
+}
+
+void LateWeights::drop_filled() {
+  while (!waiting_.empty() && waiting_.front()->late.empty())
+    waiting_.pop_front();
+}
+
+void LateWeights::begin_pass() {
+  // The first token is what somebody waits for; then it is cheaper to pack for good than again.
+  fill_until_ = std::chrono::steady_clock::now();
+  if (!first_pass_) fill_until_ += kPassTime;
+  first_pass_ = false;
+  failure_ = {};
+}
+
+void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
+  kernels::PackedWeight& weight = *layer.weight;
+  while (!layer.late.empty() && std::chrono::steady_clock::now() < fill_until_) {
+    if (!fill_next(layer)) break;
+  }
+
+  const auto multiply = [&](const kernels::PackedWeight& rows, std::size_t begin) {
+    kernels::LinearArgs some = args;
+    some.weight = &rows;
+    if (some.bias != nullptr) some.bias += begin;
+    some.y += begin;
+    some.y_stride = kernels::stride_or(args.y_stride, weight.n());
+    backend_.linear(some, pool_);
+  };
+  if (layer.late.empty()) return multiply(weight, 0);
+  if (layer.filled > 0) multiply(rows_of(layer, 0, layer.filled), 0);
+  for (std::size_t begin = layer.filled; begin < weight.n();) {
+    const std::size_t end = std::min(begin + chunk_rows(layer), weight.n());
+    kernels::PackedWeight rows =
+        backend_.over(staging_.data(), end - begin, weight.k(), weight.format());
+    pack(layer, begin, rows);
+    multiply(rows, begin);
+    begin = end;
+  }
+}
+
+Status LateWeights::end_pass() {
+  drop_filled();
+  return std::exchange(failure_, Status());
+}
+
+Status LateWeights::fill_some() {
+  failure_ = {};
+  if (!waiting_.empty()) (void)fill_next(*waiting_.front());
+  return end_pass();
+}
+
+}  // namespace tandem::model

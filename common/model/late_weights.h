@@ -1,0 +1,85 @@
+// Weights that are packed after the start: by the first passes, and while there is nothing else to
+// do.
+//
+// Most of what a start costs is memory: a system has to find and clear as much as the model is
+// large, which takes many times as long as reading the files from its cache. A pass does not need
+// that memory. It can pack a few rows at a time into a buffer that stays in the cache of the
+// processor, multiply, and forget them; the bits are the same. So the first token does not wait for
+// the rest.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/model/decoder_weights.h"
+#include "common/tensor/host_buffer.h"
+#include "kernels/api/backend.h"
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <memory>
+
+namespace tandem::model {
+
+/// Owned and used by the thread of the model.
+class LateWeights {
+ public:
+  /// What a product packs before it multiplies, and fill_some() fills, unless there are many
+  /// threads: about the second-level caches of a few cores.
+  static constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
+  /// How long a pass after the first one fills for good, besides what it computes.
+  static constexpr std::chrono::milliseconds kPassTime{100};
+
+  /// The layers of `weights` with `late` rows, which `source` reads. `weights`, `backend` and
+  /// `pool` are borrowed; `weights` must not move. Products pack at least `chunk_bytes` at a time,
+  /// more where there are many threads.
+  static Result<std::unique_ptr<LateWeights>> make(DecoderWeights& weights,
+                                                   std::unique_ptr<WeightSource> source,
+                                                   const kernels::Backend& backend,
+                                                   kernels::ThreadPool& pool,
+                                                   std::size_t chunk_bytes = kChunkBytes);
+
+  /// Whether all are filled.
+  [[nodiscard]] bool done() const { return waiting_.empty(); }
+
+  /// Packed size of what is not filled.
+  [[nodiscard]] std::size_t waiting_bytes() const;
+
+  void begin_pass();
+
+  /// Backend::linear with `layer`, of which some rows are not filled; `args` without weight.
+  void linear(Linear& layer, const kernels::LinearArgs& args);
+
+  /// Whether all rows could be read that the products since begin_pass() needed. If not, what they
+  /// computed is worthless; rows that could not be read stay late, so a later pass may succeed.
+  Status end_pass();
+
+  /// Fills up to kChunkBytes of the first layer that is not filled; kDataLoss when they cannot be
+  /// read.
+  Status fill_some();
+
+ private:
+  LateWeights(std::unique_ptr<WeightSource> source,
+              const kernels::Backend& backend,
+              kernels::ThreadPool& pool)
+      : source_(std::move(source)), backend_(backend), pool_(pool) {}
+
+  [[nodiscard]] std::size_t chunk_rows(const Linear& layer) const;
+  [[nodiscard]] kernels::PackedWeight rows_of(Linear& layer,
+                                              std::size_t begin,
+                                              std::size_t end) const;
+  void pack(const Linear& layer, std::size_t begin, kernels::PackedWeight& to);
+  bool fill_next(Linear& layer);
+  void drop_filled();
+
+  std::unique_ptr<WeightSource> source_;
+  const kernels::Backend& backend_;
+  kernels::ThreadPool& pool_;
+  std::size_t chunk_bytes_ = 0;
+  tensor::HostBuffer staging_;
+  std::deque<Linear*> waiting_;
+  Status failure_;
+  std::chrono::steady_clock::time_point fill_until_;
+  bool first_pass_ = true;
+};
+
+}  // namespace tandem::model
