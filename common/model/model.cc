@@ -83,7 +83,9 @@ Status Model::load_weights(const LoadOptions& options) {
   }
   TANDEM_TRY(checkpoint_, weights::Checkpoint::open(options.folder, {.mode = options.read_mode}));
   pack.late = may_pack_late(options);
-  auto source = std::make_unique<CheckpointSource>(*checkpoint_);
+  // Nobody stops what is packed later.
+  auto source =
+      std::make_unique<CheckpointSource>(*checkpoint_, pack.late ? nullptr : options.stop);
   auto loaded = load_decoder(config_, architecture->weights, *source, pack);
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);

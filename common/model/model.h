@@ -50,8 +50,8 @@ struct LoadOptions {
   /// may be packed after load(), by the first passes and by pack_some(). What is read cannot change
   /// meanwhile unless somebody writes into the files.
   bool pack_late = false;
-  /// Borrowed; null: never. Once another thread makes it true, loading ends with kCancelled after
-  /// the weights that are being filled (2 GiB of the files at most), unless they are the last.
+  /// Borrowed until load() returns; null: never. Once another thread makes it true, loading ends
+  /// soon with kCancelled: nothing more is read.
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -511,7 +511,8 @@ TEST(ModelLoad, ReaderTellsWhatItCouldNotRead) {
   const ModelFolder folder;
   const auto checkpoint = weights::Checkpoint::open(folder.path(), {});
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  CheckpointSource source(*checkpoint);
+  std::atomic<bool> stop{false};
+  CheckpointSource source(*checkpoint, &stop);
   const auto matrix = source.matrix("lm_head.weight", {.rows = 20, .cols = 8});
   ASSERT_TRUE(matrix.ok()) << matrix.status().message();
   const auto* from = static_cast<const std::byte*>(matrix->view.data);
@@ -523,6 +524,9 @@ TEST(ModelLoad, ReaderTellsWhatItCouldNotRead) {
   source.reader()->read(from, out.size(), out.data());
   EXPECT_EQ(source.take_read_status().code(), Code::kDataLoss);
   EXPECT_EQ(out, std::vector<std::byte>(32)) << "zeros, whatever was there";
+  stop = true;
+  source.reader()->read(from, out.size(), out.data());
+  EXPECT_EQ(source.take_read_status().code(), Code::kCancelled) << "nothing more is read";
 }
 
 /// Has all matrices, but not all of their elements.

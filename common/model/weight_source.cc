@@ -1,5 +1,6 @@
 #include "common/model/weight_source.h"
 
+#include "common/base/failpoint.h"
 #include "common/base/random.h"
 
 #include <fmt/format.h>
@@ -99,8 +100,15 @@ Result<std::vector<float>> CheckpointSource::vector(std::string_view name, std::
   return values;
 }
 
+Status CheckpointSource::read_now(std::span<std::byte> to, const std::byte* from) const {
+  if (stop_ != nullptr && stop_->load(std::memory_order_relaxed))
+    return cancelled("the weights are no longer wanted");
+  TANDEM_TRY(failpoint::hit("model.read"));
+  return checkpoint_.read(from, to);
+}
+
 void CheckpointSource::read(const std::byte* from, std::size_t bytes, std::byte* to) {
-  Status status = checkpoint_.read(from, {to, bytes});
+  Status status = read_now({to, bytes}, from);
   if (status.ok()) return;
   std::memset(to, 0, bytes);
   const std::lock_guard lock(mutex_);

@@ -5,11 +5,13 @@
 #include "common/weights/checkpoint.h"
 #include "kernels/api/backend.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,7 +53,11 @@ class WeightSource {
 /// Borrows the checkpoint, and remembers which tensors were asked for.
 class CheckpointSource final : public WeightSource, private kernels::ElementReader {
  public:
-  explicit CheckpointSource(const weights::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  /// Once `stop` (borrowed; null: never) is true, nothing more is read:
+  /// take_read_status() says kCancelled.
+  explicit CheckpointSource(const weights::Checkpoint& checkpoint,
+                            const std::atomic<bool>* stop = nullptr)
+      : checkpoint_(checkpoint), stop_(stop) {}
 
   Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override;
   Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override;
@@ -69,7 +75,10 @@ class CheckpointSource final : public WeightSource, private kernels::ElementRead
 
   void read(const std::byte* from, std::size_t bytes, std::byte* to) override;
 
+  Status read_now(std::span<std::byte> to, const std::byte* from) const;
+
   const weights::Checkpoint& checkpoint_;
+  const std::atomic<bool>* stop_;
   std::set<std::string, std::less<>> used_;
   // Guards `read_failure_`, the first of any thread of the pool; nobody waits for a channel there.
   mutable std::mutex mutex_;

@@ -77,7 +77,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
                                                const TokenizerToCome& tokenizer) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->plan_ = plan;
-  TANDEM_TRY(worker->load(args, plan, tokenizer.failed));
+  TANDEM_TRY(worker->load(args, plan, tokenizer.unwanted));
   worker->loop_ = std::make_unique<EngineLoop>(
       worker->engine_.get(),
       [model = worker->model_.get()] { return model->progress(); },

@@ -38,8 +38,9 @@ struct WorkerAddresses {
 struct TokenizerToCome {
   /// Its vocabulary digest, or why there is none; waits for it.
   std::function<Result<std::string>()> vocabulary_digest;
-  /// Borrowed; true when there will be none: then weights need not be read to the end.
-  const std::atomic<bool>* failed = nullptr;
+  /// Borrowed; true when there will be none, or nobody wants the worker any more: then weights need
+  /// not be read to the end.
+  const std::atomic<bool>* unwanted = nullptr;
 };
 
 /// Owns model, engine and the threads behind them. Made and ended on the main thread.

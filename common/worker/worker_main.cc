@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <future>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace tandem::worker {
@@ -144,25 +145,54 @@ void tell_lifted_limit(const args::Arguments& args, const WorkerPlan& plan) {
 /// Tokenizer and chat template, read by a thread of their own while weights are read.
 class TextToCome {
  public:
-  explicit TextToCome(const args::ModelOptions& model)
+  /// Makes `failed` true when they cannot be had; borrowed, like `model`.
+  TextToCome(const args::ModelOptions& model, std::atomic<bool>& failed)
       // Deferred where the system refuses a thread: then it is read when it is asked for.
-      : text_(std::async(std::launch::async | std::launch::deferred, [this, &model] {
+      : text_(std::async(std::launch::async | std::launch::deferred, [&model, &failed] {
           auto text = serve::load_model_text(model.tokenizer_path, model.chat_template);
-          failed_ = !text.ok();
+          if (!text.ok()) failed = true;
           return text;
         })) {}
 
   /// Waits; then it is there for as long as this lives.
   const Result<serve::ModelText>& get() { return text_.get(); }
 
-  [[nodiscard]] const std::atomic<bool>& failed() const { return failed_; }
-
  private:
-  std::atomic<bool> failed_{false};
   std::shared_future<Result<serve::ModelText>> text_;
 };
 
-Status serve_model(Program& program, const WorkerPlan& plan, TextToCome& text) {
+/// Waits for a signal to stop while weights are read, which may take minutes. For its life nobody
+/// else may ask `signals`.
+class StopWatcher {
+ public:
+  /// Makes `stop` true when a signal comes.
+  StopWatcher(serve::Signals& signals, std::atomic<bool>& stop)
+      : thread_([this, &signals, &stop] {
+          while (!over_) {
+            // Short, since the start waits for the end of this thread.
+            if (!signals.stop_requested(milliseconds(5))) continue;
+            stop = true;
+            return;
+          }
+        }) {}
+
+  StopWatcher(const StopWatcher&) = delete;
+  StopWatcher& operator=(const StopWatcher&) = delete;
+
+  ~StopWatcher() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+Status serve_model(Program& program,
+                   const WorkerPlan& plan,
+                   TextToCome& text,
+                   std::atomic<bool>& unwanted) {
   const args::Arguments& args = program.args;
   program.door = std::make_unique<serve::FrontDoor>(args.server);
   TANDEM_TRY(program.ports, program.door->listen());
@@ -185,11 +215,14 @@ Status serve_model(Program& program, const WorkerPlan& plan, TextToCome& text) {
     if (!loaded.ok()) return loaded.status();
     return loaded->tokenizer->vocabulary_digest();
   };
-  TANDEM_TRY(program.worker,
-             Worker::create(args,
-                            plan,
-                            addresses,
-                            {.vocabulary_digest = vocabulary_digest, .failed = &text.failed()}));
+  {
+    const StopWatcher watcher(program.signals, unwanted);
+    TANDEM_TRY(program.worker,
+               Worker::create(args,
+                              plan,
+                              addresses,
+                              {.vocabulary_digest = vocabulary_digest, .unwanted = &unwanted}));
+  }
   TANDEM_TRY(open_door(program, *text.get()));
   if (!program.is_unified() && !bootstrap_address.empty())
     program.worker->register_at(bootstrap_address);
@@ -203,9 +236,11 @@ Status start(Program& program) {
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
   tell_lifted_limit(args, plan);
-  TextToCome text(args.model);
-  const Status served = serve_model(program, plan, text);
+  std::atomic<bool> unwanted{false};
+  TextToCome text(args.model, unwanted);
+  const Status served = serve_model(program, plan, text, unwanted);
   if (!served.ok()) {
+    if (program.signals.stop_requested({})) return {};
     // Small files first, whatever else was wrong by then: nobody waits for weights to hear that a
     // template is not there.
     return text.get().ok() ? served : text.get().status();

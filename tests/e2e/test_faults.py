@@ -273,3 +273,15 @@ def test_drain_on_sigterm_loses_nothing(cluster):
     for stream in streams:
         stream.join()
         assert stream.error is None and stream.done and len(stream.ids) == TOKENS
+
+
+def test_a_signal_ends_a_start_while_weights_are_read(cluster):
+    # Every piece of 16 rows takes a second: the whole would take minutes.
+    server = cluster.start("prefill-server", "--model-path", DEMO_MODEL, "--quantization", "w8a8_int8",
+                           "--failure-points", "model.read=sleep(1000)", wait=False)
+    wait_for(lambda: "event=plan" in server.text(), 30, "the weights are being read")
+    assert server.alive()
+    server.kill(signal.SIGTERM)
+    assert server.process.wait(timeout=20) == 0
+    assert "event=stop_requested" in server.text()
+    assert "event=ready" not in server.text()
