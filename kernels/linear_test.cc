@@ -330,6 +330,37 @@ TEST(Linear, TilesSumInTheDocumentedOrder) {
   }
 }
 
+// Sums a hair below the smallest normal number: fmaf alone rounds them up to it, the bf16 units
+// make them zero, as does silicon with VDPBF16PS.
+TEST(Linear, TinySumsOfBf16UnitsAreZeroAsRoundedTo24Bits) {
+  constexpr std::size_t kK = 4;
+  ThreadPool pool(1);
+  const std::vector<float> x = {0x1p-63F, 0, 0x1p-75F, 0};
+
+  const struct {
+    float second;  // the weight of x[2], which takes from the sum of 2^-126
+    float want;
+  } cases[] = {{0, 0x1p-126F},
+               {-0x1p-76F, 0x1p-126F},  // a tie, and even numbers win
+               {-0x1.02p-76F, 0},
+               {-0x1.fep-76F, 0},
+               {-0x1p-75F, 0},
+               {0x1p-75F, 0x1p-126F}};
+
+  for (const Backend* backend : testing::vector_backends()) {
+    if (!testing::rounds_inputs(*backend)) continue;
+    for (const auto& c : cases) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " " + std::to_string(&c - cases));
+      for (const float sign : {1.0F, -1.0F}) {
+        const Matrix source(1, kK, DType::kF32, {sign * 0x1p-63F, 0, sign * c.second, 0});
+        const MatrixView part = source.view();
+        const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
+        EXPECT_EQ(run(*backend, *weight, x, 1, pool)[0], sign * c.want);
+      }
+    }
+  }
+}
+
 TEST(Linear, PairUnitIsHere) {
   std::string reason;
   if (select(Family::kAvx512Bf16, &reason) == nullptr)

@@ -14,6 +14,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 
 namespace tandem::args {
@@ -52,7 +53,9 @@ std::uint64_t memory_limit(const CgroupLimits& limits) {
   return bytes;
 }
 
-/// AMX tiles, bf16 and 8-bit products, switched on by the kernel (XCR0 bits 17 and 18).
+/// AMX tiles, bf16 and 8-bit products, switched on by the kernel (XCR0 bits 17 and 18), which also
+/// gives this process leave to use them; it refuses where a thread has an alternate signal stack
+/// too small for tiles. The kernels room asks the same at its own start.
 bool amx_available() {
 #if defined(__x86_64__)
   unsigned a = 0;
@@ -67,7 +70,10 @@ bool amx_available() {
   unsigned high = 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned kTileState = (1U << 17U) | (1U << 18U);
-  return (low & kTileState) == kTileState;
+  if ((low & kTileState) != kTileState) return false;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr unsigned long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif

@@ -31,6 +31,13 @@ args::Arguments arguments(const std::vector<std::string>& words) {
   return outcome.args;
 }
 
+// --attention-backend intel_amx is taken where the arguments find AMX, and must mean the family
+// then.
+TEST(Plan, ArgumentsAndKernelsFindAmxAlike) {
+  EXPECT_EQ(args::Environment::system().has_amx,
+            kernels::select(kernels::Family::kAmx, nullptr) != nullptr);
+}
+
 TEST(Plan, EveryPartHasBytesAndTheyAddUp) {
   const auto plan = make_plan(arguments({"--page-size", "16"}), kMemory);
   ASSERT_TRUE(plan.ok()) << plan.status().message();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/generic/flushed.h"
 
 namespace tandem::kernels::cpu {
 
@@ -47,12 +48,12 @@ class EmulatedTiles {
         float even = 0;
         float odd = 0;
         for (std::size_t k = 0; k < 16; ++k) {
-          even = flush(__builtin_fmaf(element<A>(m, 2 * k), element<B>(k, 2 * n), even));
-          odd = flush(__builtin_fmaf(element<A>(m, 2 * k + 1), element<B>(k, 2 * n + 1), odd));
+          even = Flushed<V>::fma(element<A>(m, 2 * k), element<B>(k, 2 * n), even);
+          odd = Flushed<V>::fma(element<A>(m, 2 * k + 1), element<B>(k, 2 * n + 1), odd);
         }
         float sum = 0;
         __builtin_memcpy(&sum, tiles_[C] + m * 64 + n * 4, sizeof(sum));
-        sum = flush(flush(sum) + flush(even + odd));
+        sum = Flushed<V>::value(Flushed<V>::value(sum) + Flushed<V>::value(even + odd));
         __builtin_memcpy(tiles_[C] + m * 64 + n * 4, &sum, sizeof(sum));
       }
     }
@@ -76,19 +77,13 @@ class EmulatedTiles {
   }
 
  private:
-  // The unit treats subnormal inputs as zero and makes subnormal results zero, with their sign.
-  static float flush(float value) {
-    const float magnitude = __builtin_fabsf(value);
-    return magnitude < 0x1p-126F ? __builtin_copysignf(0.0F, value) : value;
-  }
-
   template <int Tile>
   [[nodiscard]] float element(std::size_t row, std::size_t col) const {
     std::uint16_t bits[2] = {};  // the upper half of a float
     __builtin_memcpy(&bits[1], tiles_[Tile] + row * 64 + col * 2, sizeof(bits[1]));
     float value = 0;
     __builtin_memcpy(&value, bits, sizeof(value));
-    return flush(value);
+    return Flushed<V>::value(value);
   }
 
   TileConfig config_{};

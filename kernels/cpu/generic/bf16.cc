@@ -2,6 +2,7 @@
 // volume 2.
 #include "kernels/cpu/avx512/bf16.h"
 
+#include "kernels/cpu/generic/flushed.h"
 #include "kernels/cpu/generic/vec.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
@@ -13,6 +14,8 @@ namespace tandem::kernels::cpu {
 namespace {
 
 struct EmulatedBf16Vec : GenericVec {
+  using Plain = Flushed<EmulatedBf16Vec>;
+
   static constexpr bool kBf16Pairs = true;
 
   static Int int_broadcast(std::uint32_t word) {
@@ -26,8 +29,8 @@ struct EmulatedBf16Vec : GenericVec {
     return each([&](int i) {
       const auto a = static_cast<std::uint32_t>(x.lane[i]);
       const auto b = static_cast<std::uint32_t>(w.lane[i]);
-      const float odd = flush(__builtin_fmaf(high(a), high(b), flush(acc.lane[i])));
-      return flush(__builtin_fmaf(low(a), low(b), odd));
+      const float odd = Plain::fma(high(a), high(b), Plain::value(acc.lane[i]));
+      return Plain::fma(low(a), low(b), odd);
     });
   }
 
@@ -51,17 +54,11 @@ struct EmulatedBf16Vec : GenericVec {
   }
 
   static float low(std::uint32_t pair) {
-    return flush(bf16_to_f32(static_cast<std::uint16_t>(pair)));
+    return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair)));
   }
 
   static float high(std::uint32_t pair) {
-    return flush(bf16_to_f32(static_cast<std::uint16_t>(pair >> 16)));
-  }
-
-  // Subnormal inputs count as zero, subnormal results become zero, with their sign.
-  static float flush(float value) {
-    const float magnitude = __builtin_fabsf(value);
-    return magnitude < 0x1p-126F ? __builtin_copysignf(0.0F, value) : value;
+    return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair >> 16)));
   }
 };
 
