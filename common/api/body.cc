@@ -21,6 +21,8 @@ bool is_set(const json::Value& value) {
       return !value.if_string()->empty();
     case json::Kind::kArray:
       return !value.if_array()->empty();
+    case json::Kind::kIntegers:
+      return !value.if_integers()->empty();
     case json::Kind::kObject:
       return !value.if_object()->empty();
     default:
@@ -35,7 +37,14 @@ bool is_name_char(char c) {
 
 }  // namespace
 
-std::optional<json::Field> RequestBody::take(std::string_view name) {
+RequestBody::RequestBody(json::Field root) : root_(std::move(root)) {
+  const json::Object* object = root_.value().if_object();
+  if (object == nullptr) return;
+  for (const json::Member& member : *object)
+    lengths_ |= length_bit(member.key);
+}
+
+std::optional<json::Field> RequestBody::find(std::string_view name) {
   std::optional<json::Field> field = root_.find(name);
   if (field) taken_.push_back(&field->value());
   return field;
@@ -90,13 +99,16 @@ std::vector<std::string> RequestBody::ignored() const {
   return names;
 }
 
-Result<json::Value> parse_body(const std::string& text, const ApiLimits& limits) {
+Result<json::Value> parse_body(const std::string& text,
+                               const ApiLimits& limits,
+                               std::span<const std::string_view> id_lists) {
   if (text.empty()) return invalid_argument("the request has no body, expected a JSON object");
   auto parsed = json::parse(text,
                             {.max_bytes = text.size(),
                              .max_depth = limits.json_depth,
                              .max_values = limits.json_values,
-                             .reject_duplicate_keys = false});
+                             .reject_duplicate_keys = false,
+                             .integer_lists = id_lists});
   if (!parsed.ok()) {
     // A limit of the parser is the client's doing, not a shortage that passes.
     return invalid_argument("the request body is not acceptable JSON, " +

@@ -6,8 +6,11 @@
 #include "common/json/field.h"
 #include "common/json/value.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,10 +24,13 @@ inline constexpr std::string_view kNoGrammar =
 /// Borrows the object. Null counts as absent everywhere.
 class RequestBody {
  public:
-  explicit RequestBody(json::Field root) : root_(std::move(root)) {}
+  explicit RequestBody(json::Field root);
 
   /// The member, unless absent or null. Its name counts as understood from now on.
-  std::optional<json::Field> take(std::string_view name);
+  std::optional<json::Field> take(std::string_view name) {
+    if ((lengths_ & length_bit(name)) == 0) return std::nullopt;
+    return find(name);
+  }
 
   Result<std::optional<bool>> take_bool(std::string_view name);
   Result<std::optional<std::int64_t>> take_int(std::string_view name,
@@ -44,13 +50,24 @@ class RequestBody {
   [[nodiscard]] const json::Field& root() const { return root_; }
 
  private:
+  static std::uint64_t length_bit(std::string_view name) {
+    return std::uint64_t{1} << std::min<std::size_t>(name.size(), 63);
+  }
+
+  std::optional<json::Field> find(std::string_view name);
+
   json::Field root_;
+  /// A bit for each length that a member's name has: most names that are asked for are not there.
+  std::uint64_t lengths_ = 0;
   /// Members that are set and were asked for: a request has few, the API knows many.
   std::vector<const json::Value*> taken_;
 };
 
-/// Parses a request's body into an object within the limits. Errors: 400-like statuses.
-Result<json::Value> parse_body(const std::string& text, const ApiLimits& limits);
+/// Parses a request's body into an object within the limits. Errors: 400-like statuses. `id_lists`:
+/// members whose lists of plain integers may be held as json::Integers.
+Result<json::Value> parse_body(const std::string& text,
+                               const ApiLimits& limits,
+                               std::span<const std::string_view> id_lists = {});
 
 /// "a, b" with characters that may stand in a header; bounded.
 std::string header_list(const std::vector<std::string>& names);

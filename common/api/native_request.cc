@@ -203,7 +203,8 @@ Result<NativeRequest> read_generate(const Context& context, RequestBody& body) {
 void handle_generate(const ContextPtr& context, const http::Request& request, WriterPtr writer) {
   const Time started = steady_clock().now();
   const auto refuse = [&](const ApiError& error) { send_error(*writer, request, error); };
-  const auto parsed = parse_body(request.body, context->options.limits);
+  constexpr std::string_view kIdLists[] = {"input_ids"};
+  const auto parsed = parse_body(request.body, context->options.limits, kIdLists);
   if (!parsed.ok()) return refuse(to_api_error(parsed.status()));
   RequestBody body{json::Field(*parsed)};
   auto wanted = read_generate(*context, body);

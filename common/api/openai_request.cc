@@ -227,7 +227,8 @@ void handle_openai(const ContextPtr& context,
   const Time started = steady_clock().now();
   const auto refuse = [&](const ApiError& error) { send_error(*writer, request, error); };
   if (const Status type = require_json(request); !type.ok()) return refuse(to_api_error(type));
-  const auto parsed = parse_body(request.body, context->options.limits);
+  constexpr std::string_view kIdLists[] = {"prompt"};
+  const auto parsed = parse_body(request.body, context->options.limits, kIdLists);
   if (!parsed.ok()) return refuse(to_api_error(parsed.status()));
   RequestBody body{json::Field(*parsed)};
   const auto model = body.take_string("model");

@@ -18,6 +18,12 @@ Status too_long(std::string message) {
   return {Code::kOutOfRange, std::move(message)};
 }
 
+std::size_t array_size(const json::Value& value) {
+  if (const json::Integers* integers = value.if_integers()) return integers->size();
+  const json::Array* array = value.if_array();
+  return array == nullptr ? 0 : array->size();
+}
+
 std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice) {
   if (choice == 0) return seed;
   Random random(seed ^ (static_cast<std::uint64_t>(choice) << 32U));
@@ -52,21 +58,15 @@ Result<TokenizedPrompt> tokenize_prompt(const Context& context,
 
 Result<std::vector<core::TokenId>> read_prompt_ids(const Context& context,
                                                    const json::Field& field) {
-  const json::Array* array = field.value().if_array();
   const core::ServedModel& model = context.options.model;
-  if (array != nullptr && array->size() > static_cast<std::size_t>(model.context_length)) {
+  if (array_size(field.value()) > static_cast<std::size_t>(std::max(model.context_length, 0))) {
     return too_long(fmt::format(
         "the request is longer than the context: {} input tokens + max_new_tokens, the maximum "
         "context length is {} tokens",
-        array->size(),
+        array_size(field.value()),
         model.context_length));
   }
-  TANDEM_TRY(const auto ids, field.as_ints(0, std::max(model.vocab_size - 1, 0)));
-  std::vector<core::TokenId> out(ids.size());
-  std::transform(ids.begin(), ids.end(), out.begin(), [](std::int64_t id) {
-    return static_cast<core::TokenId>(id);
-  });
-  return out;
+  return field.as_small_ints(0, std::max(model.vocab_size - 1, 0));
 }
 
 Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan) {
@@ -104,7 +104,8 @@ Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan) {
       sequence.name += "_" + std::to_string(choice);
     }
     sequence.request.client_id = sequence.name;
-    sequence.request.input_ids = prompt.ids;
+    const bool last = choice + 1 == prompt.fields.n;
+    sequence.request.input_ids = last ? std::move(prompt.ids) : prompt.ids;
     sequence.request.sampling = sampling;
     sequence.request.sampling.seed = choice_seed(seed, choice);
     sequence.request.return_logprob = prompt.return_logprob;

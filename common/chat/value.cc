@@ -144,6 +144,13 @@ Value Arena::from_json(const json::Value& value, int depth) {
       }
       return seq(std::move(items));
     }
+    case json::Kind::kIntegers: {
+      std::vector<Value> items;
+      items.reserve(value.if_integers()->size());
+      for (const std::int32_t item : *value.if_integers())
+        items.push_back(Value::integer(item));
+      return seq(std::move(items));
+    }
     case json::Kind::kObject: {
       const Value result = dict();
       charge(value.if_object()->size() * 2 * sizeof(Value));

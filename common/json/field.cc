@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace tandem::json {
@@ -50,6 +51,8 @@ std::string describe(const Value& value) {
     }
     case Kind::kArray:
       return fmt::format("array of {}", value.if_array()->size());
+    case Kind::kIntegers:
+      return fmt::format("array of {}", value.if_integers()->size());
     case Kind::kObject:
       return fmt::format("object with {} keys", value.if_object()->size());
     default:
@@ -149,18 +152,41 @@ Result<const Object*> Field::as_object() const {
   return mismatch("an object");
 }
 
-Result<std::vector<std::int64_t>> Field::as_ints(std::int64_t min, std::int64_t max) const {
+template <class Int>
+Result<std::vector<Int>> Field::read_ints(std::int64_t min, std::int64_t max) const {
   TANDEM_TRY(const Array* array, as_array());
-  std::vector<std::int64_t> numbers;
+  std::vector<Int> numbers;
   numbers.reserve(array->size());
   for (std::size_t i = 0; i < array->size(); ++i) {
     const auto number = to_int((*array)[i]);
     if (!number || *number < min || *number > max) {
       return child((*array)[i], i).mismatch(integer_range(min, max));
     }
-    numbers.push_back(*number);
+    numbers.push_back(static_cast<Int>(*number));
   }
   return numbers;
+}
+
+Result<std::vector<std::int64_t>> Field::as_ints(std::int64_t min, std::int64_t max) const {
+  return read_ints<std::int64_t>(min, max);
+}
+
+Result<std::vector<std::int32_t>> Field::as_small_ints(std::int32_t min, std::int32_t max) const {
+  const Integers* integers = value_->if_integers();
+  if (integers == nullptr) return read_ints<std::int32_t>(min, max);
+  // Without a branch for each, so that many are compared at once.
+  std::int32_t least = max;
+  std::int32_t most = min;
+  for (const std::int32_t number : *integers) {
+    least = std::min(least, number);
+    most = std::max(most, number);
+  }
+  if (least >= min && most <= max) return *integers;
+  const auto wrong = std::ranges::find_if(
+      *integers, [&](std::int32_t number) { return number < min || number > max; });
+  const Value number(*wrong);
+  return child(number, static_cast<std::size_t>(wrong - integers->begin()))
+      .mismatch(integer_range(min, max));
 }
 
 Result<std::vector<std::string>> Field::as_strings() const {

@@ -50,6 +50,9 @@ class Field {
   /// An array of integers within the range, as one vector (no path is built unless one is wrong).
   [[nodiscard]] Result<std::vector<std::int64_t>> as_ints(std::int64_t min = INT64_MIN,
                                                           std::int64_t max = INT64_MAX) const;
+  /// The same for ranges of 32 bits; also of an array that is held as Integers.
+  [[nodiscard]] Result<std::vector<std::int32_t>> as_small_ints(std::int32_t min,
+                                                                std::int32_t max) const;
   [[nodiscard]] Result<std::vector<std::string>> as_strings() const;
 
   /// Members that may be missing or null.
@@ -65,6 +68,8 @@ class Field {
   [[nodiscard]] Status error(std::string_view what) const;
 
  private:
+  template <class Int>
+  [[nodiscard]] Result<std::vector<Int>> read_ints(std::int64_t min, std::int64_t max) const;
   [[nodiscard]] Field child(const Value& value, std::string_view key) const;
   [[nodiscard]] Field child(const Value& value, std::size_t index) const;
 

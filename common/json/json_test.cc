@@ -89,7 +89,7 @@ TEST(Parse, RefusesWithPlace) {
   }
 }
 
-// Strings are scanned eight bytes at once.
+// Strings are scanned many bytes at once.
 TEST(Parse, EveryByteAtEveryPlaceOfAString) {
   constexpr std::size_t kLength = 20;
   for (int byte = 0; byte < 0x100; ++byte) {
@@ -141,6 +141,101 @@ TEST(Parse, ArraysOfIntegersOfEveryLength) {
        {"[1,02,3]", "[1,2/,3,4,5,6]", "[1,2:3,4,5,6,7]", "[1,2\xB5,3,4,5,6]", "[12345678"})
     EXPECT_FALSE(parse(wrong).ok()) << wrong;
   EXPECT_TRUE(parse("[1,2.5,3e2,4]").ok());
+}
+
+// The same array held in two ways, or the same complaint.
+void expect_same_as_integers(const std::string& text, const ParseOptions& options = {}) {
+  SCOPED_TRACE(text);
+  constexpr std::string_view kLists[] = {"ids", "other"};
+  ParseOptions wanting = options;
+  wanting.integer_lists = kLists;
+  const auto plain = parse(text, options);
+  const auto got = parse(text, wanting);
+  ASSERT_EQ(got.ok(), plain.ok());
+  if (!plain.ok()) {
+    EXPECT_EQ(got.status().code(), plain.status().code());
+    EXPECT_EQ(got.status().message(), plain.status().message());
+    return;
+  }
+  EXPECT_EQ(*got, *plain);
+  EXPECT_EQ(*plain, *got);
+  EXPECT_EQ(to_string(*got), to_string(*plain));
+  EXPECT_EQ(to_pretty_string(*got), to_pretty_string(*plain));
+  const Value* ids = got->find("ids");
+  if (ids == nullptr) return;
+  EXPECT_EQ(describe(*ids), describe(*plain->find("ids")));
+  EXPECT_EQ(ids->is_array(), plain->find("ids")->is_array());
+}
+
+TEST(Parse, IntegerListsAreTheSameArrays) {
+  constexpr std::string_view kLists[] = {"ids"};
+  const ParseOptions options{.integer_lists = kLists};
+  const auto held = parse(R"({"a":[1,2],"ids":[ 1 ,22,0],"b":{"ids":[3]}})", options);
+  ASSERT_TRUE(held.ok());
+  ASSERT_NE(held->find("ids")->if_integers(), nullptr);
+  EXPECT_EQ(*held->find("ids")->if_integers(), (Integers{1, 22, 0}));
+  EXPECT_EQ(held->find("ids")->if_array(), nullptr);
+  EXPECT_NE(held->find("a")->if_array(), nullptr);
+  // Only under the root's members of that name.
+  EXPECT_NE(held->find("b")->find("ids")->if_array(), nullptr);
+  const auto nested = parse(R"({"ids":[[1,2],[],[3,"x"],[4]]})", options);
+  ASSERT_TRUE(nested.ok());
+  const Array& lists = *nested->find("ids")->if_array();
+  EXPECT_NE(lists[0].if_integers(), nullptr);
+  EXPECT_NE(lists[2].if_array(), nullptr);
+  EXPECT_EQ(*lists[3].if_integers(), Integers{4});
+  EXPECT_EQ(Value(Integers{1, 2}), Value::array({1, 2.0}));
+  EXPECT_FALSE(Value(Integers{1, 2}) == Value::array({1, 3}));
+  EXPECT_FALSE(Value(Integers{1, 2}) == Value::array({1, 2, 3}));
+  EXPECT_FALSE(Value(Integers{1}) == Value(1));
+}
+
+TEST(Parse, IntegerListsAsArraysWithAnyItems) {
+  for (const char* text : {R"({"ids":[]})",
+                           R"({"ids":[1]})",
+                           R"({"ids":[1,]})",
+                           R"({"ids":[1,2)",
+                           R"({"ids":[)",
+                           R"({"ids":[1,"x",2]})",
+                           R"({"ids":[1,[2,3],4]})",
+                           R"({"ids":[1,-2,3]})",
+                           R"({"ids":[1,02]})",
+                           R"({"ids":[1 2]})",
+                           R"({"ids":[1,2.5,3]})",
+                           R"({"ids":[1e3,2]})",
+                           R"({"ids":[1,{"ids":[2]}]})",
+                           R"({"ids":{"a":[1]},"other":[5]})",
+                           R"({"ids":[1],"ids":[2]})",
+                           R"([1,2,{"ids":[3]}])",
+                           R"([1,2])",
+                           R"({"ids":[1,,2]})",
+                           R"({"ids":[,1]})",
+                           R"({"ids":[999999999,1000000000,99999999999999999999]})"})
+    expect_same_as_integers(text);
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    Random random(seed);
+    // With something before and behind or not: the fast loop keeps away from both ends.
+    std::string text = random.chance(0.5) ? "{\"ids\":[" : R"({"before":"something","ids":[)";
+    const std::uint64_t count = 1 + random.below(60);
+    const std::string separator = random.chance(0.5) ? "," : random.chance(0.5) ? ", " : " ,\n ";
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (i > 0) text += separator;
+      std::uint64_t ten = 1;
+      for (std::uint64_t digits = random.below(random.chance(0.1) ? 12 : 6); digits > 0; --digits)
+        ten *= 10;
+      text += std::to_string(random.below(ten));
+    }
+    text += random.chance(0.5) ? "]}" : R"(],"behind":[1,2,3],"more":"0,1,2,3,4,5,6,7,8,9,10"})";
+    expect_same_as_integers(text);
+    expect_same_as_integers(text, {.max_values = 1 + random.below(2 * count)});
+    for (int i = 0; i < 4; ++i) {
+      std::string damaged = text;
+      constexpr std::string_view kBytes = "0123456789,,,  []{}\"-.eE\xff/:";
+      damaged[random.below(damaged.size())] = kBytes[random.below(kBytes.size())];
+      expect_same_as_integers(damaged);
+    }
+    expect_same_as_integers(text.substr(0, random.below(text.size())));
+  }
 }
 
 TEST(Parse, Limits) {
@@ -303,6 +398,25 @@ Value random_value(Random& random, int depth) {
   }
 }
 
+// Text is looked at many bytes at once.
+TEST(Write, EveryByteAtEveryPlaceOfAString) {
+  for (std::size_t length = 1; length <= 40; ++length) {
+    for (std::size_t at = 0; at < length; ++at) {
+      for (const char special : {'"', '\\', '\n', '\x1f', '\x7f', '\x20', 'x'}) {
+        std::string text(length, '~');
+        text[at] = special;
+        std::string out;
+        append_string(out, text);
+        const auto again = parse(out);
+        ASSERT_TRUE(again.ok()) << out;
+        ASSERT_EQ(*again->if_string(), text);
+        const bool escaped = special != '\x7f' && special != '\x20' && special != 'x';
+        EXPECT_EQ(out.size() > length + 2, escaped) << out;
+      }
+    }
+  }
+}
+
 TEST(Property, ParseOfPrintIsTheSame) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -354,6 +468,24 @@ TEST(Field, ErrorsNamePathAndValue) {
   EXPECT_FALSE(params.optional_string("n").ok());
   EXPECT_EQ(params.optional_double("n").value(), 1.5);
   EXPECT_EQ(params.optional_int("top_k").value(), -3);
+}
+
+TEST(Field, SmallIntegers) {
+  constexpr std::string_view kLists[] = {"ids"};
+  const Value root =
+      *parse(R"({"ids":[1,2,9,3,8],"plain":[1,2,9,3,8]})", {.integer_lists = kLists});
+  for (const char* name : {"ids", "plain"}) {
+    SCOPED_TRACE(name);
+    const Field field(*root.find(name), name);
+    EXPECT_EQ(*field.as_small_ints(1, 9), (std::vector<std::int32_t>{1, 2, 9, 3, 8}));
+    EXPECT_EQ(field.as_small_ints(0, 7).status().message(),
+              std::string(name) + "[2]: expected an integer from 0 to 7, found integer 9");
+    EXPECT_EQ(field.as_small_ints(2, 9).status().message(),
+              std::string(name) + "[0]: expected an integer from 2 to 9, found integer 1");
+    EXPECT_EQ(field.as_small_ints(INT32_MIN, INT32_MAX)->size(), 5U);
+  }
+  const Value none{Integers{}};
+  EXPECT_TRUE(Field(none).as_small_ints(0, 1)->empty());
 }
 
 TEST(Utf8, MaximalParts) {

@@ -1,5 +1,6 @@
 #include "common/json/parse.h"
 
+#include "common/json/scan.h"
 #include "common/json/utf8.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -22,37 +22,110 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// Eight bytes, the first one lowest.
-std::uint64_t load_eight(const char* from) {
-  std::uint64_t bytes = 0;
-  std::memcpy(&bytes, from, sizeof(bytes));
-  if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
-  return bytes;
+bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-constexpr std::uint64_t kOnes = 0x0101010101010101;
-constexpr std::uint64_t kTops = 0x80 * kOnes;
+const char* skip_space_from(const char* at, const char* end) {
+  while (at != end && is_space(*at)) {
+    ++at;
+  }
+  return at;
+}
 
-/// How many digits stand at the front, when it is 1 to 7 and eight bytes are there; else 0.
-std::size_t digits_within_eight(std::string_view text) {
-  if (text.size() < sizeof(std::uint64_t)) return 0;
-  const std::uint64_t bytes = load_eight(text.data());
+using scan::kOnes;
+using scan::kTops;
+using scan::load_eight;
+
+/// A whole number of 1 to 9 digits, as JSON writes it; without digits it is something else.
+struct ShortNumber {
+  std::size_t digits = 0;
+  std::int32_t value = 0;
+};
+
+/// The lowest top bit that is set is that of the first byte that is no digit.
+std::uint64_t no_digits(std::uint64_t bytes) {
   // Top bits of bytes below '0' (borrows go upwards, past the first such byte only), above '9', and
   // of those that are not ASCII.
-  const std::uint64_t others =
-      ((bytes - '0' * kOnes) | (bytes + (0x7FU - '9') * kOnes) | bytes) & kTops;
-  return others == 0 ? 0 : static_cast<std::size_t>(std::countr_zero(others)) / 8;
+  return ((bytes - '0' * kOnes) | (bytes + (0x7FU - '9') * kOnes) | bytes) & kTops;
 }
 
-/// The value of `count` digits, 1 to 7; eight bytes must be there.
-std::int64_t number_of_digits(const char* digits, std::size_t count) {
-  // Left-padded with zeros to eight digits, then pairs, fours and eights at once.
-  std::uint64_t bytes = (load_eight(digits) - '0' * kOnes) << (8 * (8 - count));
-  bytes = bytes * 10 + (bytes >> 8U);
-  bytes = ((bytes & 0x000000FF000000FFU) * (100 + (1000000ULL << 32U)) +
-           ((bytes >> 16U) & 0x000000FF000000FFU) * (1 + (10000ULL << 32U))) >>
-          32U;
-  return static_cast<std::int64_t>(bytes);
+/// The number that eight digits are, each the value 0 to 9 in a byte, the lowest first.
+std::int32_t number_of_eight(std::uint64_t digits) {
+  // Pairs, fours and eights at once.
+  digits = digits * 10 + (digits >> 8U);
+  digits = ((digits & 0x000000FF000000FFU) * (100 + (1000000ULL << 32U)) +
+            ((digits >> 16U) & 0x000000FF000000FFU) * (1 + (10000ULL << 32U))) >>
+           32U;
+  return static_cast<std::int32_t>(digits);
+}
+
+/// The value of `count` digits, 1 to 7, of eight bytes.
+std::int32_t number_of_digits(std::uint64_t bytes, std::size_t count) {
+  // Left-padded with zeros to eight digits.
+  return number_of_eight((bytes - '0' * kOnes) << (8 * (8 - count)));
+}
+
+/// Near the end of the text, or with more digits.
+[[gnu::noinline]] ShortNumber read_short_number_by_digit(const char* at, const char* end) {
+  constexpr std::size_t kDigitsMax = 9;
+  const char* const first = at;
+  std::int32_t value = 0;
+  while (at != end && is_digit(*at)) {
+    if (at == first + kDigitsMax) return {};
+    value = value * 10 + (*at++ - '0');
+  }
+  const auto digits = static_cast<std::size_t>(at - first);
+  if (digits > 1 && *first == '0') return {};
+  return {digits, value};
+}
+
+/// What stands at `at`, before `end`.
+inline ShortNumber read_short_number(const char* at, const char* end) {
+  if (end - at < static_cast<std::ptrdiff_t>(sizeof(std::uint64_t)))
+    return read_short_number_by_digit(at, end);
+  const std::uint64_t bytes = load_eight(at);
+  const std::uint64_t others = no_digits(bytes);
+  if (others == 0) return read_short_number_by_digit(at, end);
+  const std::size_t digits = static_cast<std::size_t>(std::countr_zero(others)) / 8;
+  if (digits == 0 || (*at == '0' && digits > 1)) return {};
+  return {digits, number_of_digits(bytes, digits)};
+}
+
+struct IntegerRun {
+  const char* at = nullptr;  ///< what is not taken
+  std::size_t count = 0;
+};
+
+/// Takes "1,2, 3," from the front, as many as there is room for, away from both ends of the text,
+/// which begins at `begin`. Commas are found first and 64 bytes at a time: looking for each
+/// where the one before ends would wait for that one.
+[[gnu::noinline]] IntegerRun read_run(const char* begin,
+                                      const char* at,
+                                      const char* end,
+                                      std::span<std::int32_t> room) {
+  std::int32_t* to = room.data();
+  std::int32_t* const full = to + room.size();
+  const auto taken = [&] { return IntegerRun{at, static_cast<std::size_t>(to - room.data())}; };
+  if (at - begin < static_cast<std::ptrdiff_t>(sizeof(std::uint64_t))) return taken();
+  for (const char* piece = at; end - piece >= scan::kPiece; piece += scan::kPiece) {
+    for (std::uint64_t commas = scan::find_in_piece(piece, ','); commas != 0;
+         commas &= commas - 1) {
+      const char* const comma = piece + std::countr_zero(commas);
+      const char* const first = *at == ' ' ? at + 1 : at;
+      const auto digits = static_cast<std::size_t>(comma - first);
+      if (digits - 1 >= sizeof(std::uint64_t) - 1 || (*first == '0' && digits > 1) || to == full)
+        return taken();
+      // The eight bytes before the comma; what is before the number becomes leading zeros.
+      const std::size_t others = 8 * (sizeof(std::uint64_t) - digits);
+      const std::uint64_t number =
+          (load_eight(comma - sizeof(std::uint64_t)) ^ ('0' * kOnes)) >> others << others;
+      if (((number | (number + (0x80U - 10) * kOnes)) & kTops) != 0) return taken();
+      *to++ = number_of_eight(number);
+      at = comma + 1;
+    }
+  }
+  return taken();
 }
 
 /// In pieces whose count fits a byte: sixteen bytes are then compared and added at once.
@@ -67,6 +140,9 @@ std::size_t count_commas(std::string_view text) {
   return count;
 }
 
+// Room for containers inside one another that most texts need.
+constexpr std::size_t kFramesFirst = 4;
+
 /// A container that is still being filled.
 struct Frame {
   bool is_object = false;
@@ -78,7 +154,9 @@ struct Frame {
 class Parser {
  public:
   Parser(std::string_view text, const ParseOptions& options)
-      : text_(text), options_(options), max_depth_(std::min(options.max_depth, kDepthCeiling)) {}
+      : text_(text), options_(options), max_depth_(std::min(options.max_depth, kDepthCeiling)) {
+    stack_.reserve(kFramesFirst);
+  }
 
   Result<Value> run();
 
@@ -96,13 +174,15 @@ class Parser {
   Status open(bool is_object);
   Status read_key(Frame& frame);
   Result<std::string> read_string();
-  void skip_plain();
   Status read_escape(std::string& out);
   Result<char32_t> read_hex4();
   Result<Value> read_number();
   Result<Value> to_double(std::string_view token, std::size_t start);
   Result<Value> read_word();
+  [[nodiscard]] std::size_t items_ahead() const;
   void read_small_integers(Frame& frame);
+  [[nodiscard]] bool wants_integers() const;
+  std::optional<Integers> read_integers(Frame& frame);
   Status attach(Frame& frame, Value value);
   /// After a value inside a container: "," or the end. True when the container ended.
   Result<bool> next_or_close(Frame& frame);
@@ -116,11 +196,8 @@ class Parser {
 };
 
 void Parser::skip_space() {
-  while (pos_ < text_.size()) {
-    const char c = text_[pos_];
-    if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return;
-    ++pos_;
-  }
+  const char* const at = skip_space_from(text_.data() + pos_, text_.data() + text_.size());
+  pos_ = static_cast<std::size_t>(at - text_.data());
 }
 
 Status Parser::error(std::size_t at, std::string_view what) const {
@@ -234,39 +311,68 @@ Result<Value> Parser::read_number() {
   return to_double(token, start);
 }
 
-/// Takes "1,2,3," from the front: prompts come as long arrays of token ids. Whatever is not a plain
-/// short integer with a comma behind it is left for read_value.
+/// How many items an array of numbers has, looking ahead for its end: room for all at once. Where
+/// that is further away, growing costs little beside the rest.
+std::size_t Parser::items_ahead() const {
+  constexpr std::size_t kAheadMax = 64 << 10;
+  const std::string_view ahead = text_.substr(pos_, kAheadMax);
+  const std::size_t commas = count_commas(ahead.substr(0, ahead.find(']')));
+  return std::min(commas + 1, options_.max_values - value_count_);
+}
+
+/// Takes "1,2,3," from the front. Whatever is not a plain short integer with a comma behind it is
+/// left for read_value.
 void Parser::read_small_integers(Frame& frame) {
-  constexpr std::size_t kDigitsMax = 9;
   const char* const end = text_.data() + text_.size();
-  if (frame.items.empty() && !at_end() && is_digit(peek())) {
-    // Room for all at once; further away than this, growing costs little beside the rest.
-    constexpr std::size_t kAheadMax = 64 << 10;
-    const std::string_view ahead = text_.substr(pos_, kAheadMax);
-    const std::string_view items = ahead.substr(0, ahead.find(']'));
-    const std::size_t commas = count_commas(items);
-    frame.items.reserve(std::min(commas + 1, options_.max_values - value_count_));
-  }
+  if (!at_end() && is_digit(peek())) frame.items.reserve(items_ahead());
   while (value_count_ < options_.max_values) {
-    const char* at = text_.data() + pos_;
-    const char* const first = at;
-    std::int64_t number = 0;
-    if (const std::size_t short_digits = digits_within_eight(text_.substr(pos_));
-        short_digits > 0) {
-      number = number_of_digits(first, short_digits);
-      at += short_digits;
-    } else {
-      while (at != end && is_digit(*at) && at <= first + kDigitsMax)
-        number = number * 10 + (*at++ - '0');
-    }
-    const auto digits = static_cast<std::size_t>(at - first);
-    if (digits == 0 || digits > kDigitsMax || (*first == '0' && digits > 1)) return;
-    if (at == end || *at != ',') return;
+    const char* const at = text_.data() + pos_;
+    const ShortNumber number = read_short_number(at, end);
+    const char* const behind = at + number.digits;
+    if (number.digits == 0 || behind == end || *behind != ',') return;
     ++value_count_;
-    frame.items.emplace_back(number);
-    pos_ += digits + 1;
+    frame.items.emplace_back(number.value);
+    pos_ += number.digits + 1;
     if (!at_end() && !is_digit(peek())) skip_space();
   }
+}
+
+/// Whether the array that begins here is to be held as Integers, if it is one of those.
+bool Parser::wants_integers() const {
+  const Frame& root = stack_.front();
+  return root.is_object && std::ranges::find(options_.integer_lists, std::string_view(root.key)) !=
+                               options_.integer_lists.end();
+}
+
+/// The whole array "1,2,3]". Nothing: there is something else in it; what is before that is in
+/// frame.items, and read_value goes on there.
+std::optional<Integers> Parser::read_integers(Frame& frame) {
+  if (at_end() || !is_digit(peek())) return std::nullopt;
+  const char* const end = text_.data() + text_.size();
+  const char* at = text_.data() + pos_;
+  const std::size_t most = options_.max_values - value_count_;
+  Integers numbers(items_ahead());
+  std::size_t count = 0;
+  bool closed = false;
+  while (!closed && count < most) {
+    const IntegerRun run = read_run(text_.data(), at, end, std::span(numbers).subspan(count));
+    at = run.at;
+    count += run.count;
+    // What the run does not take: the last number, one with other white space, too many.
+    const ShortNumber number = count < most ? read_short_number(at, end) : ShortNumber{};
+    const char* const behind = skip_space_from(at + number.digits, end);
+    if (number.digits == 0 || behind == end || (*behind != ',' && *behind != ']')) break;
+    if (count == numbers.size()) numbers.resize(std::min(2 * count, most));
+    numbers[count++] = number.value;
+    closed = *behind == ']';
+    at = closed ? behind + 1 : skip_space_from(behind + 1, end);
+  }
+  pos_ = static_cast<std::size_t>(at - text_.data());
+  value_count_ += count;
+  numbers.resize(count);
+  if (closed) return numbers;
+  frame.items.assign(numbers.begin(), numbers.end());
+  return std::nullopt;
 }
 
 Result<Value> Parser::to_double(std::string_view token, std::size_t start) {
@@ -325,37 +431,12 @@ Status Parser::read_escape(std::string& out) {
   return {};
 }
 
-/// To the next byte of a string that needs a look: quote, backslash, control character, not ASCII.
-void Parser::skip_plain() {
-  // Eight bytes at once: the lowest top bit that is set is that of the first such byte. (Borrows
-  // can set false ones above it only.)
-  const auto equal = [](std::uint64_t bytes, std::uint64_t byte) {
-    const std::uint64_t off = bytes ^ (byte * kOnes);
-    return (off - kOnes) & ~off;
-  };
-  while (text_.size() - pos_ >= sizeof(std::uint64_t)) {
-    const std::uint64_t bytes = load_eight(text_.data() + pos_);
-    const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
-    const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
-    if (found != 0) {
-      pos_ += static_cast<std::size_t>(std::countr_zero(found)) / 8;
-      return;
-    }
-    pos_ += sizeof(bytes);
-  }
-  while (pos_ < text_.size()) {
-    const auto c = static_cast<unsigned char>(text_[pos_]);
-    if (c == '"' || c == '\\' || c < 0x20 || c >= 0x80) return;
-    ++pos_;
-  }
-}
-
 Result<std::string> Parser::read_string() {
   ++pos_;
   std::string out;
   while (true) {
     const std::size_t start = pos_;
-    skip_plain();
+    pos_ = scan::find_not_plain(text_, pos_);
     out.append(text_.substr(start, pos_ - start));
     if (at_end()) return expected("the end of the string");
     const auto c = static_cast<unsigned char>(peek());
@@ -429,13 +510,19 @@ Result<Value> Parser::run() {
       skip_space();
       closed = !at_end() && peek() == (frame.is_object ? '}' : ']');
       if (closed) ++pos_;
-      if (!closed) {
-        if (frame.is_object) {
-          TANDEM_TRY(read_key(frame));
-        } else {
-          read_small_integers(frame);
-        }
+      if (!closed && frame.is_object) {
+        TANDEM_TRY(read_key(frame));
         continue;
+      }
+      if (!closed) {
+        const bool as_integers = wants_integers();
+        auto numbers = as_integers ? read_integers(frame) : std::nullopt;
+        if (!numbers) {
+          if (!as_integers) read_small_integers(frame);
+          continue;
+        }
+        stack_.pop_back();
+        done = std::move(*numbers);
       }
     }
     while (true) {

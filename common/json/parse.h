@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,9 @@ struct ParseOptions {
   std::size_t max_values = std::size_t{16} << 20;
   /// Otherwise the last one wins, at the place of the first.
   bool reject_duplicate_keys = false;
+  /// Members of the root object in which an array of nothing but plain integers (0 to 999,999,999,
+  /// at least one) becomes Kind::kIntegers: lists of token ids are long. Borrowed.
+  std::span<const std::string_view> integer_lists = {};
 };
 
 /// Values are copied and destroyed recursively, so depth has a ceiling whatever the options say.

@@ -1,5 +1,6 @@
 #include "common/json/value.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -26,6 +27,16 @@ bool equal_number_double(const Value& number, double d) {
   if (const auto* i = number.if_int()) return equal_int_double(*i, d);
   if (const auto* u = number.if_uint()) return equal_uint_double(*u, d);
   return false;
+}
+
+bool equal_integers(const Value& integers, const Array& items) {
+  const Integers* numbers = integers.if_integers();
+  if (numbers == nullptr) return false;
+  return std::equal(numbers->begin(),
+                    numbers->end(),
+                    items.begin(),
+                    items.end(),
+                    [](std::int32_t number, const Value& item) { return Value(number) == item; });
 }
 
 bool equal_objects(const Object& a, const Object& b) {
@@ -158,6 +169,7 @@ std::string_view kind_name(Kind kind) {
     case Kind::kString:
       return "string";
     case Kind::kArray:
+    case Kind::kIntegers:
       return "array";
     case Kind::kObject:
       return "object";
@@ -193,10 +205,13 @@ bool operator==(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) {
     if (const auto* d = a.if_double()) return equal_number_double(b, *d);
     if (const auto* d = b.if_double()) return equal_number_double(a, *d);
+    if (const auto* items = a.if_array()) return equal_integers(b, *items);
+    if (const auto* items = b.if_array()) return equal_integers(a, *items);
     return false;
   }
   if (const auto* object = a.if_object()) return equal_objects(*object, *b.if_object());
   if (const auto* items = a.if_array()) return *items == *b.if_array();
+  if (const auto* numbers = a.if_integers()) return *numbers == *b.if_integers();
   if (const auto* text = a.if_string()) return *text == *b.if_string();
   if (const auto* flag = a.if_bool()) return *flag == *b.if_bool();
   if (const auto* i = a.if_int()) return *i == *b.if_int();

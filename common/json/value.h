@@ -16,6 +16,8 @@ namespace tandem::json {
 class Value;
 struct Member;
 using Array = std::vector<Value>;
+/// An array of plain integers, where the parser was asked for it (ParseOptions::integer_lists).
+using Integers = std::vector<std::int32_t>;
 
 /// Members in the order in which they were first set. Lookup is linear for few members and by hash
 /// for many, so that a vocabulary of 150,000 keys stays cheap.
@@ -74,6 +76,7 @@ enum class Kind : std::uint8_t {
   kString,
   kArray,
   kObject,
+  kIntegers,  ///< an array too
 };
 
 /// "null", "boolean", "integer", "number", "string", "array", "object".
@@ -115,6 +118,8 @@ class Value {
 
   Value(Object members) : data_(std::move(members)) {}
 
+  Value(Integers numbers) : data_(std::move(numbers)) {}
+
   // NOLINTEND(google-explicit-constructor)
 
   static Value array(std::initializer_list<Value> items = {});
@@ -134,7 +139,10 @@ class Value {
 
   [[nodiscard]] bool is_string() const { return kind() == Kind::kString; }
 
-  [[nodiscard]] bool is_array() const { return kind() == Kind::kArray; }
+  /// Also when its items are held as Integers.
+  [[nodiscard]] bool is_array() const {
+    return kind() == Kind::kArray || kind() == Kind::kIntegers;
+  }
 
   [[nodiscard]] bool is_object() const { return kind() == Kind::kObject; }
 
@@ -155,6 +163,8 @@ class Value {
 
   [[nodiscard]] Array* if_array() { return std::get_if<Array>(&data_); }
 
+  [[nodiscard]] const Integers* if_integers() const { return std::get_if<Integers>(&data_); }
+
   [[nodiscard]] const Object* if_object() const { return std::get_if<Object>(&data_); }
 
   [[nodiscard]] Object* if_object() { return std::get_if<Object>(&data_); }
@@ -164,13 +174,21 @@ class Value {
   /// The number as a double (integers are rounded); 0 when this is no number.
   [[nodiscard]] double number_or_zero() const;
 
-  /// Numbers are equal when their mathematical values are; objects whatever the order of keys.
+  /// Numbers are equal when their mathematical values are; objects whatever the order of keys;
+  /// arrays however they hold their items.
   friend bool operator==(const Value& a, const Value& b);
 
  private:
-  std::
-      variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object>
-          data_;
+  std::variant<std::monostate,
+               bool,
+               std::int64_t,
+               std::uint64_t,
+               double,
+               std::string,
+               Array,
+               Object,
+               Integers>
+      data_;
 };
 
 struct Member {

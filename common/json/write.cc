@@ -1,5 +1,6 @@
 #include "common/json/write.h"
 
+#include "common/json/scan.h"
 #include "common/json/utf8.h"
 
 #include <charconv>
@@ -81,6 +82,19 @@ void append_array(std::string& out, const Array& items, int indent, int level) {
   out += ']';
 }
 
+void append_integers(std::string& out, const Integers& numbers, int indent, int level) {
+  out += '[';
+  bool first = true;
+  for (const std::int32_t number : numbers) {
+    if (!first) out += ',';
+    first = false;
+    break_line(out, indent, level + 1);
+    append_int(out, number);
+  }
+  if (!first) break_line(out, indent, level);
+  out += ']';
+}
+
 void append_object(std::string& out, const Object& members, int indent, int level) {
   out += '{';
   bool first = true;
@@ -122,6 +136,9 @@ void append_any(std::string& out, const Value& value, int indent, int level) {
     case Kind::kObject:
       append_object(out, *value.if_object(), indent, level);
       return;
+    case Kind::kIntegers:
+      append_integers(out, *value.if_integers(), indent, level);
+      return;
   }
 }
 
@@ -131,12 +148,8 @@ void append_string(std::string& out, std::string_view text) {
   out += '"';
   std::size_t start = 0;
   std::size_t pos = 0;
-  while (pos < text.size()) {
+  while ((pos = scan::find_not_plain(text, pos)) < text.size()) {
     const auto c = static_cast<unsigned char>(text[pos]);
-    if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
-      ++pos;
-      continue;
-    }
     if (c >= 0x80) {
       const Utf8Step step = decode_utf8(text.substr(pos));
       if (!step.valid) {

@@ -14,6 +14,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 namespace tandem::rpc::internal {
@@ -149,6 +150,22 @@ void H2Call::keep_alive() {
 Status H2Call::send(const google::protobuf::MessageLite& message) {
   const std::size_t bytes = message.ByteSizeLong();
   const std::lock_guard lock(mutex_);
+  TANDEM_TRY(char* const to, make_room(bytes));
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
+  on_queued();
+  return {};
+}
+
+Status H2Call::send(std::string_view message) {
+  const std::lock_guard lock(mutex_);
+  TANDEM_TRY(char* const to, make_room(message.size()));
+  std::memcpy(to, message.data(), message.size());
+  on_queued();
+  return {};
+}
+
+/// Where the next message goes, behind its header in the outbox.
+Result<char*> H2Call::make_room(std::size_t bytes) {
   if (closing_) return unavailable("the stream is closed");
   const std::size_t held = outbox_.size() - outbox_done_ + out_.size() - out_done_;
   // One message goes whatever its size: the peer's limit decides about it.
@@ -163,10 +180,12 @@ Status H2Call::send(const google::protobuf::MessageLite& message) {
     outbox_.push_back(static_cast<char>(bytes >> shift));
   const std::size_t at = outbox_.size();
   outbox_.resize(at + bytes);
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(outbox_.data() + at));
+  return outbox_.data() + at;
+}
+
+void H2Call::on_queued() {
   if (std::exchange(asleep_, false)) nghttp2_session_resume_data(session_.get(), stream_);
   write_soon();
-  return {};
 }
 
 Status H2Call::refuse_slow_peer(std::size_t bytes) {

@@ -16,6 +16,8 @@ namespace tandem::rpc {
 
 namespace {
 
+/// Room for a submission that stays between them.
+constexpr std::size_t kBytesKept = 256U << 10U;
 constexpr const char* kPath = "/tandem.v1.Session/Open";
 
 /// Messages one after the other in memory that stays. Not thread-safe.
@@ -105,9 +107,10 @@ class Receiver final : public internal::H2CallHandler {
 
 struct SessionClient::Impl {
   std::shared_ptr<internal::H2Call> call;
-  // Guards `place`, in which whoever submits writes its message.
+  // Guards the members below, in which whoever submits writes its message.
   std::mutex mutex;
   MessagePlace<v1::SessionUp> place;
+  std::string bytes;
 };
 
 Result<std::unique_ptr<SessionClient>> SessionClient::open(
@@ -134,9 +137,12 @@ SessionClient::~SessionClient() {
 
 Status SessionClient::submit(const Submission& submission) {
   const std::lock_guard lock(impl_->mutex);
-  v1::SessionUp& message = *impl_->place.make();
-  write_submission(submission, steady_clock().now(), message.mutable_submit());
-  return impl_->call->send(message);
+  impl_->bytes.clear();
+  append_submission(submission, steady_clock().now(), impl_->place.make(), &impl_->bytes);
+  Status sent = impl_->call->send(impl_->bytes);
+  // A giant's room is not kept.
+  if (impl_->bytes.capacity() > kBytesKept) impl_->bytes = {};
+  return sent;
 }
 
 Status SessionClient::abort(core::RequestId id) {

@@ -73,7 +73,6 @@ core::SamplingParams read_sampling(const v1::SamplingParams& message) {
 void write_request(const core::Request& request, Time now, v1::Request* out) {
   out->set_id(request.id.value);
   out->set_client_id(request.client_id);
-  copy_ids(request.input_ids, out->mutable_input_ids());
   copy_ids(request.resumed_output_ids, out->mutable_resumed_output_ids());
   write_sampling(request.sampling, out->mutable_sampling());
   out->set_return_logprob(request.return_logprob);

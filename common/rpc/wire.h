@@ -10,13 +10,16 @@
 #include "proto/tandem/v1/common.pb.h"
 #include "proto/tandem/v1/session.pb.h"
 
+#include <string>
+
 namespace tandem::rpc {
 
 void write_status(const Status& status, v1::Status* out);
 /// An unknown code becomes kUnknown.
 Status read_status(const v1::Status& message);
 
-/// `now` is this process's clock: deadlines travel as what is left (at least 0).
+/// All but input_ids, which append_submission adds. `now` is this process's clock: deadlines travel
+/// as what is left (at least 0).
 void write_request(const core::Request& request, Time now, v1::Request* out);
 Result<core::Request> read_request(const v1::Request& message, Time now);
 
@@ -44,7 +47,12 @@ core::ServedModel read_served_model(const v1::ServedModel& message);
 void write_worker_info(const WorkerInfo& info, v1::WorkerInfo* out);
 Result<WorkerInfo> read_worker_info(const v1::WorkerInfo& message);
 
-void write_submission(const Submission& submission, Time now, v1::Submit* out);
+/// Appends the bytes of a SessionUp that carries the submission. `scratch` is empty and gets parts
+/// of it. Quicker than a message of all for the prompt, which is most of it.
+void append_submission(const Submission& submission,
+                       Time now,
+                       v1::SessionUp* scratch,
+                       std::string* out);
 Result<Submission> read_submission(const v1::Submit& message, Time now);
 
 }  // namespace tandem::rpc

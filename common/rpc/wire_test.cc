@@ -32,16 +32,26 @@ core::Request random_request(Random& random) {
   return request;
 }
 
+/// As the worker sees it.
+v1::Submit sent_message(const Submission& submission, Time now) {
+  v1::SessionUp scratch;
+  std::string bytes = "before";
+  append_submission(submission, now, &scratch, &bytes);
+  EXPECT_TRUE(bytes.starts_with("before"));
+  v1::SessionUp got;
+  EXPECT_TRUE(got.ParseFromString(bytes.substr(6)));
+  EXPECT_EQ(got.kind_case(), v1::SessionUp::kSubmit);
+  return got.submit();
+}
+
 TEST(Wire, RequestSurvivesTheTrip) {
   const std::uint64_t seed = 11;
   SCOPED_TRACE("seed " + std::to_string(seed));
   Random random(seed);
   for (int round = 0; round < 200; ++round) {
     const core::Request sent = random_request(random);
-    v1::Request message;
-    write_request(sent, Time{1'000'000'000}, &message);
-    v1::Request parsed;
-    ASSERT_TRUE(parsed.ParseFromString(message.SerializeAsString()));
+    const v1::Submit message = sent_message({sent, 0, std::nullopt}, Time{1'000'000'000});
+    const v1::Request& parsed = message.request();
     // The receiver's clock has nothing to do with the sender's: 4 s are left.
     const auto got = read_request(parsed, Time{100});
     ASSERT_TRUE(got.ok()) << got.status().message();
@@ -61,6 +71,30 @@ TEST(Wire, RequestSurvivesTheTrip) {
     ASSERT_EQ(got->deadline.has_value(), sent.deadline.has_value());
     if (sent.deadline) {
       EXPECT_EQ(got->deadline->ns, 4'000'000'100);
+    }
+  }
+}
+
+// The prompt is written without protobuf: it must be what protobuf writes.
+TEST(Wire, PromptsOfEveryLengthAndSizeOfId) {
+  std::vector<core::TokenId> all{0, -1, std::numeric_limits<core::TokenId>::min()};
+  for (std::uint32_t bit = 1; bit < 1U << 31U; bit <<= 1U) {
+    all.push_back(static_cast<core::TokenId>(bit));
+    all.push_back(static_cast<core::TokenId>(bit - 1));
+  }
+  all.push_back(std::numeric_limits<core::TokenId>::max());
+  // Lengths of all three parts of the frame need one byte, two, three.
+  for (const std::size_t count :
+       {0UL, 1UL, 25UL, 26UL, 100UL, 126UL, 127UL, 128UL, 3'300UL, 9'000UL}) {
+    for (std::size_t first = 0; first < (count < 1000 ? all.size() : 1); ++first) {
+      SCOPED_TRACE(std::to_string(count) + " ids from " + std::to_string(first));
+      Submission sent;
+      sent.request.id = core::RequestId{1};
+      for (std::size_t i = 0; i < count; ++i)
+        sent.request.input_ids.push_back(all[(first + i) % all.size()]);
+      const v1::Submit got = sent_message(sent, Time{0});
+      const auto& ids = got.request().input_ids();
+      ASSERT_EQ(std::vector<core::TokenId>(ids.begin(), ids.end()), sent.request.input_ids);
     }
   }
 }
@@ -153,11 +187,10 @@ TEST(Wire, SubmissionAndWorkerInfo) {
                                        .bootstrap_port = 8998,
                                        .peer_grpc_address = "p:1",
                                        .peer_incarnation = 6};
-  v1::Submit message;
-  write_submission(sent, Time{0}, &message);
-  const auto got = read_submission(message, Time{0});
+  const auto got = read_submission(sent_message(sent, Time{0}), Time{0});
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->attempt, 2U);
+  EXPECT_EQ(got->request.input_ids, sent.request.input_ids);
   ASSERT_TRUE(got->disaggregation.has_value());
   EXPECT_EQ(got->disaggregation->role, Role::kDecode);
   EXPECT_EQ(got->disaggregation->room, 3U);
@@ -217,8 +250,7 @@ TEST(Wire, BadSubmissionsNameTheField) {
     Submission good;
     good.request.id = core::RequestId{3};
     good.request.input_ids = {1};
-    v1::Submit message;
-    write_submission(good, Time{0}, &message);
+    v1::Submit message = sent_message(good, Time{0});
     row.damage(message);
     const auto got = read_submission(message, Time{0});
     ASSERT_FALSE(got.ok());
@@ -262,8 +294,7 @@ TEST(Wire, DeadlineIsWhatIsLeft) {
   request.id = core::RequestId{1};
   request.input_ids = {1};
   request.deadline = Time{0};
-  v1::Request message;
-  write_request(request, Time{seconds(9).ns}, &message);
+  v1::Request message = sent_message({request, 0, std::nullopt}, Time{seconds(9).ns}).request();
   EXPECT_EQ(message.deadline_left_ms(), 0);  // past: nothing is left, not a negative amount
   message.set_deadline_left_ms(std::numeric_limits<std::int64_t>::max());
   const auto got = read_request(message, Time{1});

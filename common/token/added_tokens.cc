@@ -46,6 +46,12 @@ std::size_t skip_space(std::string_view text, std::size_t pos) {
 
 }  // namespace
 
+ByteTable AddedTokenMatcher::no_start() {
+  ByteTable all{};
+  all.fill(true);
+  return all;
+}
+
 std::uint32_t AddedTokenMatcher::child(std::uint32_t node, unsigned char byte) const {
   for (const auto& [label, target] : nodes_[node].children) {
     if (label == byte) return target;
@@ -66,7 +72,7 @@ void AddedTokenMatcher::add(const AddedToken& token, std::string_view content) {
     }
     node = next;
   }
-  starts_[static_cast<unsigned char>(content[0])] = true;
+  passes_[static_cast<unsigned char>(content[0])] = false;
   // Two tokens may normalize to the same text; the first keeps it.
   if (nodes_[node].token >= 0) return;
   nodes_[node].token = static_cast<std::int32_t>(tokens_.size());
@@ -89,11 +95,7 @@ std::vector<Segment> AddedTokenMatcher::split(std::string_view text) const {
   std::vector<Segment> segments;
   std::size_t done = 0;
   std::size_t pos = 0;
-  while (pos < text.size()) {
-    if (!starts_[static_cast<unsigned char>(text[pos])]) {
-      ++pos;
-      continue;
-    }
+  while ((pos = skip_bytes(passes_, text, pos)) < text.size()) {
     const auto [index, end] = longest(text, pos);
     if (index < 0) {
       ++pos;

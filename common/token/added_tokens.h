@@ -2,8 +2,8 @@
 #pragma once
 
 #include "common/token/regex.h"
+#include "common/token/skip.h"
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,6 +50,7 @@ class AddedTokenMatcher {
     std::int32_t token = -1;  ///< index into tokens_
   };
 
+  static ByteTable no_start();
   [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const;
   /// The longest token that starts at `pos`: its index and end; -1 when there is none.
   [[nodiscard]] std::pair<std::int32_t, std::size_t> longest(std::string_view text,
@@ -57,7 +58,7 @@ class AddedTokenMatcher {
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> starts_{};
+  ByteTable passes_ = no_start();  ///< bytes with which no token begins
 };
 
 }  // namespace tandem::token

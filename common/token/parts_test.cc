@@ -5,7 +5,9 @@
 #include "common/token/normalizer.h"
 #include "common/token/pre_tokenizer.h"
 #include "common/token/regex.h"
+#include "common/token/skip.h"
 #include "common/token/unicode.h"
+#include "common/token/word_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -143,6 +145,41 @@ Ids merge_plainly(Ids symbols, const std::map<std::pair<int, int>, std::pair<int
     symbols[best] = merges.at({symbols[best], symbols[best + 1]}).second;
     symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   }
+}
+
+TEST(SkipBytes, StopsAtEveryPlace) {
+  ByteTable passes{};
+  passes['a'] = true;
+  for (std::size_t length = 0; length < 20; ++length) {
+    for (std::size_t stop = 0; stop <= length; ++stop) {
+      std::string text(length, 'a');
+      if (stop < length) text[stop] = '\xFF';
+      for (std::size_t pos = 0; pos <= stop; ++pos)
+        EXPECT_EQ(skip_bytes(passes, text, pos), stop) << length << " from " << pos;
+    }
+  }
+}
+
+// Words of the same length that differ anywhere have different keys.
+TEST(WordCache, KeysAreOneToOne) {
+  for (std::size_t length = 1; length <= WordCache::kBytesMax; ++length) {
+    const std::string word(length, 'a');
+    const WordCache::Key key = WordCache::key_of(7, word);
+    EXPECT_EQ(key, WordCache::key_of(7, std::string(length, 'a')));
+    EXPECT_NE(key, WordCache::key_of(8, word));
+    EXPECT_NE(key, WordCache::key_of(7, word + "a"));
+    for (std::size_t i = 0; i < length; ++i) {
+      std::string other = word;
+      other[i] = 'b';
+      EXPECT_NE(key, WordCache::key_of(7, other)) << other;
+    }
+  }
+  WordCache cache;
+  Ids out{1, 2, 3};
+  cache.keep(WordCache::key_of(7, "word"), out, 1);
+  EXPECT_FALSE(cache.append(WordCache::key_of(7, "wort"), out));
+  ASSERT_TRUE(cache.append(WordCache::key_of(7, "word"), out));
+  EXPECT_EQ(out, (Ids{1, 2, 3, 2, 3}));
 }
 
 TEST(Bpe, EqualsThePlainRule) {

@@ -214,9 +214,9 @@ bool PreTokenizer::is_in(CharClass want, char32_t c) {
 }
 
 /// Bytes that are characters of their own outside the class: most of most texts.
-const PreTokenizer::AsciiTable& PreTokenizer::ascii_outside(CharClass want) {
+const ByteTable& PreTokenizer::ascii_outside(CharClass want) {
   static const auto kTables = [] {
-    std::array<AsciiTable, 3> tables{};
+    std::array<ByteTable, 3> tables{};
     for (const CharClass each : {CharClass::kNumeric, CharClass::kPunctuation, CharClass::kSpace}) {
       for (unsigned char c = 0; c < 0x80; ++c)
         tables[static_cast<std::size_t>(each)][c] = !is_in(each, c);
@@ -237,12 +237,9 @@ std::vector<Span> PreTokenizer::find(const Pattern& pattern, std::string_view te
     return spans;
   }
   const CharClass want = *pattern.char_class;
-  const AsciiTable& passes = ascii_outside(want);
-  for (std::size_t pos = 0; pos < text.size();) {
-    if (passes[static_cast<unsigned char>(text[pos])]) {
-      ++pos;
-      continue;
-    }
+  const ByteTable& passes = ascii_outside(want);
+  std::size_t pos = 0;
+  while ((pos = skip_bytes(passes, text, pos)) < text.size()) {
     const json::Utf8Step step = json::decode_utf8(text.substr(pos));
     if (is_in(want, step.code_point)) spans.push_back({pos, pos + step.byte_count});
     pos += step.byte_count;

@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/json/field.h"
 #include "common/token/regex.h"
+#include "common/token/skip.h"
 #include "common/token/word_scanner.h"
 
 #include <array>
@@ -106,10 +107,8 @@ class PreTokenizer {
   static void run(const Split& split, Words& words, bool at_start);
   static void run(const ByteLevel& step, Words& words, bool at_start);
   static void run(const Metaspace& step, Words& words, bool at_start);
-  using AsciiTable = std::array<bool, 256>;
-
   static bool is_in(CharClass want, char32_t c);
-  static const AsciiTable& ascii_outside(CharClass want);
+  static const ByteTable& ascii_outside(CharClass want);
   static std::vector<Span> find(const Pattern& pattern, std::string_view text);
   static void split_word(const Split& split,
                          Span word,

@@ -29,11 +29,23 @@ class WordCache {
   /// `bytes`: 1 to kBytesMax of them. One to one.
   static Key key_of(std::uint32_t owner, std::string_view bytes) {
     Key key{0, 0, owner, static_cast<std::uint8_t>(bytes.size())};
+    const char* const first = bytes.data();
+    const char* const end = first + bytes.size();
+    // Two loads that overlap: their sizes are known, and no call is needed.
     if (bytes.size() >= 8) {
-      std::memcpy(&key.low, bytes.data(), 8);
-      std::memcpy(&key.high, bytes.data() + bytes.size() - 8, 8);
+      std::memcpy(&key.low, first, 8);
+      std::memcpy(&key.high, end - 8, 8);
+    } else if (bytes.size() >= 4) {
+      std::uint32_t low = 0;
+      std::uint32_t high = 0;
+      std::memcpy(&low, first, 4);
+      std::memcpy(&high, end - 4, 4);
+      key.low = low | (std::uint64_t{high} << 32U);
     } else {
-      std::memcpy(&key.low, bytes.data(), bytes.size());
+      const auto byte = [](const char* at) -> std::uint64_t {
+        return static_cast<unsigned char>(*at);
+      };
+      key.low = byte(first) | (byte(first + bytes.size() / 2) << 8U) | (byte(end - 1) << 16U);
     }
     return key;
   }
@@ -42,7 +54,9 @@ class WordCache {
   bool append(const Key& key, std::vector<std::int32_t>& out) const {
     const Entry& entry = entries_[place_of(key)];
     if (entry.id_count == 0 || entry.key != key) return false;
-    out.insert(out.end(), entry.ids.begin(), entry.ids.begin() + entry.id_count);
+    // One by one: a call that copies would take longer.
+    for (std::size_t i = 0; i < entry.id_count; ++i)
+      out.push_back(entry.ids[i]);
     return true;
   }
 

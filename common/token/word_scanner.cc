@@ -103,8 +103,17 @@ class Scan {
   }
 
   std::size_t skip(std::size_t pos, std::uint8_t kinds) {
-    for (Char c = at(pos); (c.kind & kinds) != 0; c = at(pos))
+    while (pos < text_.size()) {
+      const auto byte = static_cast<unsigned char>(text_[pos]);
+      if (byte < 0x80) {
+        if ((table_[byte] & kinds) == 0) return pos;
+        ++pos;
+        continue;
+      }
+      const Char c = at(pos);
+      if ((c.kind & kinds) == 0) return pos;
       pos = c.end;
+    }
     return pos;
   }
 

@@ -68,6 +68,8 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   /// In order. kUnavailable: the call is over or being ended; kResourceExhausted: the peer reads
   /// too slowly, and the call ends with that.
   Status send(const google::protobuf::MessageLite& message);
+  /// The bytes of a message.
+  Status send(std::string_view message);
   /// Says that nothing more comes, after what waits. The call ends when the peer says so.
   void finish();
   /// Ends the call now. The first reason given is the one that counts.
@@ -101,6 +103,8 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   void end(const Status& remote);
 
   // With mutex_ held.
+  Result<char*> make_room(std::size_t bytes);
+  void on_queued();
   Status begin();
   Status take_bytes(std::size_t bytes);
   [[nodiscard]] Status status_of_headers() const;

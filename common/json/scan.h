@@ -1,0 +1,90 @@
+// Looking at many bytes of a text at once. Private to room json.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+namespace tandem::json::scan {
+
+inline constexpr std::uint64_t kOnes = 0x0101010101010101;
+inline constexpr std::uint64_t kTops = 0x80 * kOnes;
+
+/// Eight bytes, the first one lowest.
+inline std::uint64_t load_eight(const char* from) {
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  if constexpr (std::endian::native == std::endian::big) bytes = __builtin_bswap64(bytes);
+  return bytes;
+}
+
+inline constexpr std::ptrdiff_t kPiece = 64;
+
+/// A bit for each of kPiece bytes, the first one lowest: whether it is `c`.
+inline std::uint64_t find_in_piece(const char* piece, char c) {
+  std::uint64_t found = 0;
+#ifdef __SSE2__
+  const __m128i wanted = _mm_set1_epi8(c);
+  constexpr int kStep = sizeof(__m128i);
+  for (int i = 0; i < kPiece; i += kStep) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(piece + i));
+    const int equal = _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, wanted));
+    found |= std::uint64_t{static_cast<std::uint32_t>(equal)} << i;
+  }
+#else
+  for (std::ptrdiff_t i = 0; i < kPiece; ++i)
+    found |= std::uint64_t{piece[i] == c} << i;
+#endif
+  return found;
+}
+
+/// Whether a byte stands for itself in a JSON string: no quote, backslash or control character, and
+/// ASCII.
+inline bool is_plain(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\';
+}
+
+/// From `pos` on the first byte that is not plain; text.size() when all are.
+inline std::size_t find_not_plain(std::string_view text, std::size_t pos) {
+#ifdef __SSE2__
+  // Signed, so that 0x80 to 0xFF are below 0x20 too.
+  const __m128i space = _mm_set1_epi8(0x20);
+  const __m128i quote = _mm_set1_epi8('"');
+  const __m128i backslash = _mm_set1_epi8('\\');
+  while (text.size() - pos >= sizeof(__m128i)) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text.data() + pos));
+    const __m128i other =
+        _mm_or_si128(_mm_cmplt_epi8(bytes, space),
+                     _mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash)));
+    const auto found = static_cast<unsigned>(_mm_movemask_epi8(other));
+    if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found));
+    pos += sizeof(bytes);
+  }
+#endif
+  // The lowest top bit that is set is that of the first such byte. (Borrows can set false ones
+  // above it only.)
+  const auto equal = [](std::uint64_t bytes, std::uint64_t byte) {
+    const std::uint64_t off = bytes ^ (byte * kOnes);
+    return (off - kOnes) & ~off;
+  };
+  while (text.size() - pos >= sizeof(std::uint64_t)) {
+    const std::uint64_t bytes = load_eight(text.data() + pos);
+    const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
+    const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
+    if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found)) / 8;
+    pos += sizeof(bytes);
+  }
+  while (pos < text.size() && is_plain(text[pos])) {
+    ++pos;
+  }
+  return pos;
+}
+
+}  // namespace tandem::json::scan
