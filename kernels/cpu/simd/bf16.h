@@ -19,6 +19,8 @@ struct Bf16Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = false;
+
   /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.
   static void pack(const LinearBlock& block) {
     const std::size_t pairs = pair_count(block);

@@ -19,6 +19,8 @@ struct Bf16Int4Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = false;
+
   /// Rows as pairs of bf16: [round_up(k, 8) / 2][rows of the tile], zero behind k; and behind all
   /// of them the sums of x per group: [group][rows of the tile].
   static void pack(const LinearBlock& block) {

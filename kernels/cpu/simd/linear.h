@@ -21,6 +21,11 @@ struct Linear {
   static constexpr std::size_t kAheadBytes = 2048;
   /// Tiles of more rows than this ask for the panels of the next tile instead.
   static constexpr int kFewRows = 3;
+  /// k of a cut.
+  static constexpr std::size_t kCutK = 256;
+  /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
+  static constexpr std::size_t kCutRows = 192;
+
   /// As long as two tiles' panels fit into the second level of caches.
   static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
 
@@ -126,6 +131,73 @@ struct Linear {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
         acc[r][p] = V::fma(xv, w[p], acc[r][p]);
+    }
+  }
+
+  /// A cut of a panel, widened, and what is asked for while it is multiplied.
+  struct Cut {
+    const float* weight;    ///< [k][16 outputs]
+    std::size_t begin;      ///< of k
+    std::size_t count;      ///< of k
+    const std::byte* next;  ///< this group's part of what the next cut is made of
+    std::size_t step;       ///< bytes on for each k
+  };
+
+  /// R packed rows against a cut; `sums` of [R][16] wait in memory from cut to cut.
+  template <class T, int R>
+  static void run_cut(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const Cut& cut, float* sums) {
+    const float* x = block.scratch + row * block.k + cut.begin * R;
+    Vec acc[R][1];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+      acc[r][0] = cut.begin == 0 ? V::zero() : V::load(sums + r * 16);
+    for (std::size_t i = 0; i < cut.count; ++i) {
+      __builtin_prefetch(cut.next + i * cut.step, 0, 2);
+      const Vec w[1] = {V::load(cut.weight + i * kPanel)};
+      step<R, 1>(x + i * R, w, acc);
+    }
+    const bool last = cut.begin + cut.count == block.k;
+    for (int r = 0; r < R; ++r) {
+      if (last) {
+        finish(block,
+               row + static_cast<std::size_t>(r),
+               panel,
+               T::output(block.weight + panel * block.panel_bytes, acc[r][0]));
+      } else {
+        V::store(sums + r * 16, acc[r][0]);
+      }
+    }
+  }
+
+  /// All groups of rows against one panel, a cut of k at a time: it is widened once for all of
+  /// them, and its floats stay in the first level of caches.
+  template <class T>
+  static void run_cuts(const LinearBlock& block, std::size_t panel) {
+    std::size_t groups = 0;
+    for_groups(block, [&](std::size_t, std::size_t) { ++groups; });
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    float* sums = block.scratch + kPackedFloats;
+    float* room = sums + kCutRows * kPanel;
+    constexpr std::size_t kBytes = T::at(kCutK) - T::at(0);
+    for (std::size_t begin = 0; begin < block.k; begin += kCutK) {
+      const std::size_t left = block.k - begin;
+      const std::size_t count = left < kCutK ? left : kCutK;
+      T::widen(weight + T::at(begin), count, room);
+      Cut cut = {.weight = room,
+                 .begin = begin,
+                 .count = count,
+                 .next = weight + (count == left ? block.panel_bytes : T::at(begin + count)),
+                 .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
+      for_groups(block, [&](std::size_t row, std::size_t rows) {
+        float* own = sums + row * kPanel;
+        if (rows == 6) run_cut<T, 6>(block, row, panel, cut, own);
+        if (rows == 4) run_cut<T, 4>(block, row, panel, cut, own);
+        if (rows == 3) run_cut<T, 3>(block, row, panel, cut, own);
+        if (rows == 2) run_cut<T, 2>(block, row, panel, cut, own);
+        if (rows == 1) run_cut<T, 1>(block, row, panel, cut, own);
+        cut.next += kBytes / groups;
+      });
     }
   }
 
@@ -281,6 +353,13 @@ struct Linear {
     if (block.rows == 0) return;
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
+    if constexpr (V::kCuts && T::kCuts) {
+      if (block.rows > V::kRowStep + 1) {
+        for (; panel < block.panel_end; ++panel)
+          run_cuts<T>(block, panel);
+        return;
+      }
+    }
     if (block.rows == 1) {
       panel = run_narrow<T, 1, V::kOneRowPanels>(block, panel);
     } else if (block.rows == 2) {
@@ -297,7 +376,29 @@ struct Linear {
   /// Float weights.
   template <DType D>
   struct FloatTile {
+    static constexpr bool kCuts = D != DType::kF32;
+
     static void pack(const LinearBlock& block) { pack_rows(block); }
+
+    /// Bytes from a panel's beginning to k.
+    static constexpr std::size_t at(std::size_t k) { return k * kPanel * 2; }
+
+    /// [k][16] floats of a panel; may write one k more.
+    static void widen(const std::byte* from, std::size_t count, float* to) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (D == DType::kF16) {
+          V::store(to + i * kPanel, V::load_f16(from + at(i)));
+        } else if (i % 2 == 0) {
+          Vec first;
+          Vec second;
+          V::load_pairs(from + at(i), &first, &second);
+          V::store(to + i * kPanel, first);
+          V::store(to + (i + 1) * kPanel, second);
+        }
+      }
+    }
+
+    static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
 
     template <int R, int P>
     static inline __attribute__((always_inline)) void sums(const LinearBlock& block,

@@ -118,7 +118,26 @@ struct Int8Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = true;
+
   static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
+
+  /// As of Linear::FloatTile.
+  static constexpr std::size_t at(std::size_t k) { return kInt8HeaderBytes + k * kPanel; }
+
+  static void widen(const std::byte* from, std::size_t count, float* to) {
+    for (std::size_t i = 0; i < count; i += 4) {
+      const Int raw = V::int_load(from + i * kPanel);
+      V::store(to + i * kPanel, V::template byte_of<0>(raw));
+      V::store(to + (i + 1) * kPanel, V::template byte_of<1>(raw));
+      V::store(to + (i + 2) * kPanel, V::template byte_of<2>(raw));
+      V::store(to + (i + 3) * kPanel, V::template byte_of<3>(raw));
+    }
+  }
+
+  static Vec output(const std::byte* panel, Vec sum) {
+    return V::mul(sum, V::load(reinterpret_cast<const float*>(panel)));
+  }
 
   template <int R, int P>
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
@@ -188,6 +207,8 @@ template <class V>
 struct Int4Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
+
+  static constexpr bool kCuts = false;
 
   static std::size_t group_count(const LinearBlock& block) {
     return (block.k + kInt4Group - 1) / kInt4Group;
@@ -336,6 +357,8 @@ template <class V>
 struct Int8DynamicTile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
+
+  static constexpr bool kCuts = false;
 
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
   static void pack(const LinearBlock& block) {
