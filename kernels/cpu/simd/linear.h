@@ -313,15 +313,50 @@ struct Linear {
     }
   }
 
+  /// Words of a row that are packed together.
+  static constexpr std::size_t kPackWords = 16;
+
+  /// Rows of a group to [words][rows]: fill(r, first word, line) writes kPackWords words of row r,
+  /// zeros behind its end, and returns where they are, `line` or elsewhere. Up to 12 words behind
+  /// the group's are overwritten.
+  template <class Fill>
+  static inline __attribute__((always_inline)) void pack_group(std::size_t rows,
+                                                               std::size_t words,
+                                                               std::uint32_t* to,
+                                                               Fill fill) {
+    alignas(64) std::byte lines[kPanel][64];
+    alignas(64) std::byte turned[kPackWords * 64];
+    const std::byte* from[kPanel];
+    for (std::size_t r = 0; r < kPanel; ++r)
+      from[r] = lines[0];
+    for (std::size_t word = 0; word < words; word += kPackWords) {
+      for (std::size_t r = 0; r < rows; ++r)
+        from[r] = fill(r, word, lines[r]);
+      const std::size_t count = words - word < kPackWords ? words - word : kPackWords;
+      if (rows <= kFewRows) {
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t i = 0; i < count; ++i)
+            __builtin_memcpy(to + (word + i) * rows + r, from[r] + i * 4, 4);
+        }
+        continue;
+      }
+      V::transpose_words(from, 0, turned);
+      // Each store writes 16 words, of which those behind the rows are the next one's.
+      for (std::size_t i = 0; i < count; ++i)
+        V::int_store(to + (word + i) * rows, V::int_load(turned + i * 64));
+    }
+  }
+
   /// x to groups of [k][rows of the group], back to back.
   static void pack_rows(const LinearBlock& block) {
     for_groups(block, [&](std::size_t row, std::size_t rows) {
-      float* to = block.scratch + row * block.k;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* from = x_row(block, row + r);
-        for (std::size_t i = 0; i < block.k; ++i)
-          to[i * rows + r] = from[i];
-      }
+      auto* to = reinterpret_cast<std::uint32_t*>(block.scratch + row * block.k);
+      pack_group(rows, block.k, to, [&](std::size_t r, std::size_t k, std::byte* line) {
+        const float* from = x_row(block, row + r) + k;
+        if (k + kPackWords <= block.k) return reinterpret_cast<const std::byte*>(from);
+        V::store(reinterpret_cast<float*>(line), Rows<V>::load_part(from, block.k - k));
+        return const_cast<const std::byte*>(line);
+      });
     });
   }
 

@@ -363,23 +363,17 @@ struct Int8DynamicTile {
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
   static void pack(const LinearBlock& block) {
     const std::size_t words = word_count(block);
-    // Words fill less than half of the room for floats; the second half takes one row of bytes.
-    auto* bytes = reinterpret_cast<std::int8_t*>(block.scratch + kPackedFloats / 2);
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      for (std::size_t r = 0; r < rows; ++r)
+        scales[row + r] = Quantize<V>::int8_scale(Linear<V>::x_row(block, row + r), block.k);
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = Linear<V>::x_row(block, row + r);
-        scales[row + r] = Quantize<V>::int8_scale(x, block.k);
-        Quantize<V>::to_int8(x, block.k, scales[row + r], bytes);
-        for (std::size_t i = block.k; i < words * 4; ++i)
-          bytes[i] = 0;
-        for (std::size_t word = 0; word < words; ++word) {
-          std::uint32_t four = 0;
-          __builtin_memcpy(&four, bytes + word * 4, sizeof(four));
-          to[word * rows + r] = V::kOffsetBytes ? four ^ 0x80808080U : four;
-        }
-      }
+      Linear<V>::pack_group(rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+        const float* x = Linear<V>::x_row(block, row + r) + word * 4;
+        const std::size_t left = block.k - word * 4;
+        to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+        return const_cast<const std::byte*>(line);
+      });
     });
   }
 
@@ -432,6 +426,22 @@ struct Int8DynamicTile {
  private:
   static std::size_t word_count(const LinearBlock& block) {
     return (block.k + 3) / 4;
+  }
+
+  /// A line of 64 bytes of x, zeros behind `count`.
+  static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
+    auto* bytes = reinterpret_cast<std::int8_t*>(line);
+    Quantize<V>::to_int8(x, count, scale, bytes);
+    for (std::size_t i = count; i < 64; ++i)
+      bytes[i] = 0;
+    if constexpr (V::kOffsetBytes) {
+      for (std::size_t i = 0; i < 64; i += 4) {
+        std::uint32_t four = 0;
+        __builtin_memcpy(&four, line + i, sizeof(four));
+        four ^= 0x80808080U;
+        __builtin_memcpy(line + i, &four, sizeof(four));
+      }
+    }
   }
 };
 
