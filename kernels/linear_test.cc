@@ -85,7 +85,8 @@ TEST(Linear, MatchesTheFormulaForEverySizeDTypeAndFamily) {
                               {11, 80, 63},
                               {13, 129, 65},
                               {25, 40, 96},
-                              {37, 100, 50}};
+                              {37, 100, 50},
+                              {14, 33, 515}};
   ThreadPool pool(2);
   std::vector<const Backend*> backends = testing::vector_backends();
   backends.push_back(&testing::reference());

@@ -19,6 +19,8 @@ struct Avx2Vec {
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;
+  // Widening in registers left the sums too few of them.
+  static constexpr bool kCuts = true;
   static constexpr int kNarrowPanels = 2;
   static constexpr int kOneRowPanels = 4;
   static constexpr int kValueChunks = 1;

@@ -16,6 +16,8 @@ struct Avx512Vec {
   // 12 rows x 2 panels: 24 of 32 registers are sums.
   static constexpr int kRowStep = 12;
   static constexpr int kWidePanels = 2;
+  // Registers are enough to widen in: cuts of k gained nothing.
+  static constexpr bool kCuts = false;
   static constexpr int kNarrowPanels = 4;
   static constexpr int kOneRowPanels = 4;
   static constexpr int kValueChunks = 4;

@@ -17,9 +17,10 @@ struct GenericVec {
   static constexpr bool kBf16Pairs = false;  // products of bf16 pairs: dot2() and what goes with it
   static constexpr int kRowStep = 4;         // rows of the largest product tile
   static constexpr int kWidePanels = 1;      // panels beside each other in it
-  static constexpr int kNarrowPanels = 1;    // and when there are two or three rows
-  static constexpr int kOneRowPanels = 1;    // and when there is one
-  static constexpr int kValueChunks = 1;  // vectors of a value row kept in registers, 4 query rows
+  static constexpr bool kCuts = true;
+  static constexpr int kNarrowPanels = 1;  // and when there are two or three rows
+  static constexpr int kOneRowPanels = 1;  // and when there is one
+  static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
   static constexpr int kValueChunksTwoRows = 1;
   static constexpr int kValueChunksOneRow = 1;
 

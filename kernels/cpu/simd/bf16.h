@@ -19,18 +19,19 @@ struct Bf16Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = false;
+
   /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.
   static void pack(const LinearBlock& block) {
     const std::size_t pairs = pair_count(block);
-    // Words fill at most half of the room for floats and one a row; a rounded row fits behind them.
-    auto* rounded = reinterpret_cast<std::byte*>(block.scratch + kPackedFloats / 2 + 256);
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       std::uint32_t* to = Linear<V>::words_of(block) + row * pairs;
-      for (std::size_t r = 0; r < rows; ++r) {
-        round_row(Linear<V>::x_row(block, row + r), block.k, rounded);
-        for (std::size_t pair = 0; pair < pairs; ++pair)
-          __builtin_memcpy(to + pair * rows + r, rounded + pair * 4, sizeof(*to));
-      }
+      Linear<V>::pack_group(rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte* line) {
+        const float* x = Linear<V>::x_row(block, row + r);
+        V::store_bf16(line, load(x, pair * 2, block.k));
+        V::store_bf16(line + 32, load(x, pair * 2 + 16, block.k));
+        return const_cast<const std::byte*>(line);
+      });
     });
   }
 
@@ -82,11 +83,10 @@ struct Bf16Tile {
     return (block.k + 1) / 2;
   }
 
-  static void round_row(const float* from, std::size_t k, std::byte* to) {
-    std::size_t i = 0;
-    for (; i + 16 <= k; i += 16)
-      V::store_bf16(to + i * 2, V::load(from + i));
-    if (i < k) V::store_bf16(to + i * 2, Rows<V>::load_part(from + i, k - i));
+  /// x[i, i + 16), zero from k on.
+  static Vec load(const float* x, std::size_t i, std::size_t k) {
+    if (i + 16 <= k) return V::load(x + i);
+    return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
   }
 };
 

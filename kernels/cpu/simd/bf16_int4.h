@@ -19,6 +19,8 @@ struct Bf16Int4Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = false;
+
   /// Rows as pairs of bf16: [round_up(k, 8) / 2][rows of the tile], zero behind k; and behind all
   /// of them the sums of x per group: [group][rows of the tile].
   static void pack(const LinearBlock& block) {
@@ -27,14 +29,19 @@ struct Bf16Int4Tile {
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       std::uint32_t* to = Linear<V>::words_of(block) + row * eights * 4;
       float* sums = block.scratch + kPackedFloats + row * groups;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = Linear<V>::x_row(block, row + r);
-        for (std::size_t g = 0; g < groups; ++g) {
-          const std::size_t begin = g * kInt4Group;
-          sums[g * rows + r] = pack_group(
-              x + begin, Int4Tile<V>::count_of(block, g), to + begin / 2 * rows + r, rows);
-        }
-      }
+      alignas(64) float lanes[kPanel * 16];
+      Linear<V>::pack_group(
+          rows, eights * 4, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+            const std::size_t k = word * 2;
+            const float* x = Linear<V>::x_row(block, row + r);
+            Vec sum = k % kInt4Group == 0 ? V::zero() : V::load(lanes + r * 16);
+            sum = pack_sixteen(load(x, k, block.k), line, sum);
+            sum = pack_sixteen(load(x, k + 16, block.k), line + 32, sum);
+            V::store(lanes + r * 16, sum);
+            if (k % kInt4Group + 32 == kInt4Group || k + 32 >= block.k)
+              sums[k / kInt4Group * rows + r] = V::sum(sum);
+            return const_cast<const std::byte*>(line);
+          });
     });
   }
 
@@ -84,23 +91,18 @@ struct Bf16Int4Tile {
     return (block.k + 7) / 8;
   }
 
-  /// One row's part of a group to words `stride` apart; the sum of what they hold.
-  static float pack_group(const float* x,
-                          std::size_t count,
-                          std::uint32_t* to,
-                          std::size_t stride) {
-    Vec sum = V::zero();
-    for (std::size_t i = 0; i < count; i += 16) {
-      const std::size_t left = count - i;
-      std::uint16_t half[16];
-      V::store_bf16(half, left < 16 ? Rows<V>::load_part(x + i, left) : V::load(x + i));
-      sum = V::add(sum, V::load_bf16(half));
-      for (std::size_t j = 0; j < 8 && (j / 4) * 8 < left; ++j) {
-        const std::size_t at = j / 4 * 8 + j % 4;
-        to[(i / 2 + j) * stride] = half[at] | static_cast<std::uint32_t>(half[at + 4]) << 16U;
-      }
-    }
-    return V::sum(sum);
+  /// x[i, i + 16), zero from k on.
+  static Vec load(const float* x, std::size_t i, std::size_t k) {
+    if (i + 16 <= k) return V::load(x + i);
+    return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
+  }
+
+  /// 16 k to 8 pairs (j, j + 4); adds what they hold to `sum`.
+  static Vec pack_sixteen(Vec v, std::byte* to, Vec sum) {
+    V::store_bf16(to, v);
+    const Vec rounded = V::load_bf16(to);
+    V::store_bf16(to, V::mix_eights(rounded));
+    return V::add(sum, rounded);
   }
 
   /// Pair J of a word.

@@ -21,6 +21,11 @@ struct Linear {
   static constexpr std::size_t kAheadBytes = 2048;
   /// Tiles of more rows than this ask for the panels of the next tile instead.
   static constexpr int kFewRows = 3;
+  /// k of a cut.
+  static constexpr std::size_t kCutK = 256;
+  /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
+  static constexpr std::size_t kCutRows = 192;
+
   /// As long as two tiles' panels fit into the second level of caches.
   static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
 
@@ -126,6 +131,73 @@ struct Linear {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
         acc[r][p] = V::fma(xv, w[p], acc[r][p]);
+    }
+  }
+
+  /// A cut of a panel, widened, and what is asked for while it is multiplied.
+  struct Cut {
+    const float* weight;    ///< [k][16 outputs]
+    std::size_t begin;      ///< of k
+    std::size_t count;      ///< of k
+    const std::byte* next;  ///< this group's part of what the next cut is made of
+    std::size_t step;       ///< bytes on for each k
+  };
+
+  /// R packed rows against a cut; `sums` of [R][16] wait in memory from cut to cut.
+  template <class T, int R>
+  static void run_cut(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const Cut& cut, float* sums) {
+    const float* x = block.scratch + row * block.k + cut.begin * R;
+    Vec acc[R][1];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+      acc[r][0] = cut.begin == 0 ? V::zero() : V::load(sums + r * 16);
+    for (std::size_t i = 0; i < cut.count; ++i) {
+      __builtin_prefetch(cut.next + i * cut.step, 0, 2);
+      const Vec w[1] = {V::load(cut.weight + i * kPanel)};
+      step<R, 1>(x + i * R, w, acc);
+    }
+    const bool last = cut.begin + cut.count == block.k;
+    for (int r = 0; r < R; ++r) {
+      if (last) {
+        finish(block,
+               row + static_cast<std::size_t>(r),
+               panel,
+               T::output(block.weight + panel * block.panel_bytes, acc[r][0]));
+      } else {
+        V::store(sums + r * 16, acc[r][0]);
+      }
+    }
+  }
+
+  /// All groups of rows against one panel, a cut of k at a time: it is widened once for all of
+  /// them, and its floats stay in the first level of caches.
+  template <class T>
+  static void run_cuts(const LinearBlock& block, std::size_t panel) {
+    std::size_t groups = 0;
+    for_groups(block, [&](std::size_t, std::size_t) { ++groups; });
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    float* sums = block.scratch + kPackedFloats;
+    float* room = sums + kCutRows * kPanel;
+    constexpr std::size_t kBytes = T::at(kCutK) - T::at(0);
+    for (std::size_t begin = 0; begin < block.k; begin += kCutK) {
+      const std::size_t left = block.k - begin;
+      const std::size_t count = left < kCutK ? left : kCutK;
+      T::widen(weight + T::at(begin), count, room);
+      Cut cut = {.weight = room,
+                 .begin = begin,
+                 .count = count,
+                 .next = weight + (count == left ? block.panel_bytes : T::at(begin + count)),
+                 .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
+      for_groups(block, [&](std::size_t row, std::size_t rows) {
+        float* own = sums + row * kPanel;
+        if (rows == 6) run_cut<T, 6>(block, row, panel, cut, own);
+        if (rows == 4) run_cut<T, 4>(block, row, panel, cut, own);
+        if (rows == 3) run_cut<T, 3>(block, row, panel, cut, own);
+        if (rows == 2) run_cut<T, 2>(block, row, panel, cut, own);
+        if (rows == 1) run_cut<T, 1>(block, row, panel, cut, own);
+        cut.next += kBytes / groups;
+      });
     }
   }
 
@@ -241,15 +313,50 @@ struct Linear {
     }
   }
 
+  /// Words of a row that are packed together.
+  static constexpr std::size_t kPackWords = 16;
+
+  /// Rows of a group to [words][rows]: fill(r, first word, line) writes kPackWords words of row r,
+  /// zeros behind its end, and returns where they are, `line` or elsewhere. Up to 12 words behind
+  /// the group's are overwritten.
+  template <class Fill>
+  static inline __attribute__((always_inline)) void pack_group(std::size_t rows,
+                                                               std::size_t words,
+                                                               std::uint32_t* to,
+                                                               Fill fill) {
+    alignas(64) std::byte lines[kPanel][64];
+    alignas(64) std::byte turned[kPackWords * 64];
+    const std::byte* from[kPanel];
+    for (std::size_t r = 0; r < kPanel; ++r)
+      from[r] = lines[0];
+    for (std::size_t word = 0; word < words; word += kPackWords) {
+      for (std::size_t r = 0; r < rows; ++r)
+        from[r] = fill(r, word, lines[r]);
+      const std::size_t count = words - word < kPackWords ? words - word : kPackWords;
+      if (rows <= kFewRows) {
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t i = 0; i < count; ++i)
+            __builtin_memcpy(to + (word + i) * rows + r, from[r] + i * 4, 4);
+        }
+        continue;
+      }
+      V::transpose_words(from, 0, turned);
+      // Each store writes 16 words, of which those behind the rows are the next one's.
+      for (std::size_t i = 0; i < count; ++i)
+        V::int_store(to + (word + i) * rows, V::int_load(turned + i * 64));
+    }
+  }
+
   /// x to groups of [k][rows of the group], back to back.
   static void pack_rows(const LinearBlock& block) {
     for_groups(block, [&](std::size_t row, std::size_t rows) {
-      float* to = block.scratch + row * block.k;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* from = x_row(block, row + r);
-        for (std::size_t i = 0; i < block.k; ++i)
-          to[i * rows + r] = from[i];
-      }
+      auto* to = reinterpret_cast<std::uint32_t*>(block.scratch + row * block.k);
+      pack_group(rows, block.k, to, [&](std::size_t r, std::size_t k, std::byte* line) {
+        const float* from = x_row(block, row + r) + k;
+        if (k + kPackWords <= block.k) return reinterpret_cast<const std::byte*>(from);
+        V::store(reinterpret_cast<float*>(line), Rows<V>::load_part(from, block.k - k));
+        return const_cast<const std::byte*>(line);
+      });
     });
   }
 
@@ -281,6 +388,13 @@ struct Linear {
     if (block.rows == 0) return;
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
+    if constexpr (V::kCuts && T::kCuts) {
+      if (block.rows > V::kRowStep + 1) {
+        for (; panel < block.panel_end; ++panel)
+          run_cuts<T>(block, panel);
+        return;
+      }
+    }
     if (block.rows == 1) {
       panel = run_narrow<T, 1, V::kOneRowPanels>(block, panel);
     } else if (block.rows == 2) {
@@ -297,7 +411,29 @@ struct Linear {
   /// Float weights.
   template <DType D>
   struct FloatTile {
+    static constexpr bool kCuts = D != DType::kF32;
+
     static void pack(const LinearBlock& block) { pack_rows(block); }
+
+    /// Bytes from a panel's beginning to k.
+    static constexpr std::size_t at(std::size_t k) { return k * kPanel * 2; }
+
+    /// [k][16] floats of a panel; may write one k more.
+    static void widen(const std::byte* from, std::size_t count, float* to) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (D == DType::kF16) {
+          V::store(to + i * kPanel, V::load_f16(from + at(i)));
+        } else if (i % 2 == 0) {
+          Vec first;
+          Vec second;
+          V::load_pairs(from + at(i), &first, &second);
+          V::store(to + i * kPanel, first);
+          V::store(to + (i + 1) * kPanel, second);
+        }
+      }
+    }
+
+    static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
 
     template <int R, int P>
     static inline __attribute__((always_inline)) void sums(const LinearBlock& block,

@@ -118,7 +118,26 @@ struct Int8Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = true;
+
   static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
+
+  /// As of Linear::FloatTile.
+  static constexpr std::size_t at(std::size_t k) { return kInt8HeaderBytes + k * kPanel; }
+
+  static void widen(const std::byte* from, std::size_t count, float* to) {
+    for (std::size_t i = 0; i < count; i += 4) {
+      const Int raw = V::int_load(from + i * kPanel);
+      V::store(to + i * kPanel, V::template byte_of<0>(raw));
+      V::store(to + (i + 1) * kPanel, V::template byte_of<1>(raw));
+      V::store(to + (i + 2) * kPanel, V::template byte_of<2>(raw));
+      V::store(to + (i + 3) * kPanel, V::template byte_of<3>(raw));
+    }
+  }
+
+  static Vec output(const std::byte* panel, Vec sum) {
+    return V::mul(sum, V::load(reinterpret_cast<const float*>(panel)));
+  }
 
   template <int R, int P>
   static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
@@ -188,6 +207,8 @@ template <class V>
 struct Int4Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
+
+  static constexpr bool kCuts = false;
 
   static std::size_t group_count(const LinearBlock& block) {
     return (block.k + kInt4Group - 1) / kInt4Group;
@@ -337,26 +358,22 @@ struct Int8DynamicTile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
+  static constexpr bool kCuts = false;
+
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
   static void pack(const LinearBlock& block) {
     const std::size_t words = word_count(block);
-    // Words fill less than half of the room for floats; the second half takes one row of bytes.
-    auto* bytes = reinterpret_cast<std::int8_t*>(block.scratch + kPackedFloats / 2);
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      for (std::size_t r = 0; r < rows; ++r)
+        scales[row + r] = Quantize<V>::int8_scale(Linear<V>::x_row(block, row + r), block.k);
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = Linear<V>::x_row(block, row + r);
-        scales[row + r] = Quantize<V>::int8_scale(x, block.k);
-        Quantize<V>::to_int8(x, block.k, scales[row + r], bytes);
-        for (std::size_t i = block.k; i < words * 4; ++i)
-          bytes[i] = 0;
-        for (std::size_t word = 0; word < words; ++word) {
-          std::uint32_t four = 0;
-          __builtin_memcpy(&four, bytes + word * 4, sizeof(four));
-          to[word * rows + r] = V::kOffsetBytes ? four ^ 0x80808080U : four;
-        }
-      }
+      Linear<V>::pack_group(rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+        const float* x = Linear<V>::x_row(block, row + r) + word * 4;
+        const std::size_t left = block.k - word * 4;
+        to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+        return const_cast<const std::byte*>(line);
+      });
     });
   }
 
@@ -409,6 +426,22 @@ struct Int8DynamicTile {
  private:
   static std::size_t word_count(const LinearBlock& block) {
     return (block.k + 3) / 4;
+  }
+
+  /// A line of 64 bytes of x, zeros behind `count`.
+  static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
+    auto* bytes = reinterpret_cast<std::int8_t*>(line);
+    Quantize<V>::to_int8(x, count, scale, bytes);
+    for (std::size_t i = count; i < 64; ++i)
+      bytes[i] = 0;
+    if constexpr (V::kOffsetBytes) {
+      for (std::size_t i = 0; i < 64; i += 4) {
+        std::uint32_t four = 0;
+        __builtin_memcpy(&four, line + i, sizeof(four));
+        four ^= 0x80808080U;
+        __builtin_memcpy(line + i, &four, sizeof(four));
+      }
+    }
   }
 };
 
