@@ -83,9 +83,7 @@ Status Model::load_weights(const LoadOptions& options) {
   }
   TANDEM_TRY(checkpoint_, weights::Checkpoint::open(options.folder, {.mode = options.read_mode}));
   pack.late = may_pack_late(options);
-  // Nobody stops what is packed later.
-  auto source =
-      std::make_unique<CheckpointSource>(*checkpoint_, pack.late ? nullptr : options.stop);
+  auto source = std::make_unique<CheckpointSource>(*checkpoint_, options.stop);
   auto loaded = load_decoder(config_, architecture->weights, *source, pack);
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);
@@ -93,6 +91,7 @@ Status Model::load_weights(const LoadOptions& options) {
   TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
   digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
   if (!pack.late) return release_checkpoint(options.read_mode);
+  source->forget_stop();
   TANDEM_TRY(late_, LateWeights::make(weights_, std::move(source), *backend_, *pool_));
   checkpoint_->release_pages();
   update_late_weights();

@@ -59,6 +59,9 @@ class CheckpointSource final : public WeightSource, private kernels::ElementRead
                             const std::atomic<bool>* stop = nullptr)
       : checkpoint_(checkpoint), stop_(stop) {}
 
+  /// For what is read after whoever owns `stop` is gone.
+  void forget_stop() { stop_ = nullptr; }
+
   Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override;
   Result<std::vector<float>> vector(std::string_view name, std::int64_t size) override;
 
