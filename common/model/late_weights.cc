@@ -123,18 +123,22 @@ void LateWeights::drop_filled() {
 }
 
 void LateWeights::begin_pass() {
-  // The first token is what somebody waits for; then it is cheaper to pack for good than again.
+  // The first token is what somebody waits for; then it is cheaper to pack for good than again and
+  // again.
   fill_until_ = std::chrono::steady_clock::now();
-  if (!first_pass_) fill_until_ += kPassTime;
+  if (!first_pass_)
+    fill_until_ += std::max<std::chrono::steady_clock::duration>(kPassTime, in_vain_);
   first_pass_ = false;
+  in_vain_ = {};
   failure_ = {};
 }
 
 void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
   kernels::PackedWeight& weight = *layer.weight;
-  while (!layer.late.empty() && std::chrono::steady_clock::now() < fill_until_) {
-    if (!fill_next(layer)) break;
-  }
+  while (failure_.ok() && !layer.late.empty() && std::chrono::steady_clock::now() < fill_until_)
+    (void)fill_next(layer);
+  // Nothing that this pass computes will be looked at.
+  if (!failure_.ok()) return;
 
   const auto multiply = [&](const kernels::PackedWeight& rows, std::size_t begin) {
     kernels::LinearArgs some = args;
@@ -150,7 +154,10 @@ void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
     const std::size_t end = std::min(begin + chunk_rows(layer), weight.n());
     kernels::PackedWeight rows =
         backend_.over(staging_.data(), end - begin, weight.k(), weight.format());
+    const auto started = std::chrono::steady_clock::now();
     pack(layer, begin, rows);
+    in_vain_ += std::chrono::steady_clock::now() - started;
+    if (!failure_.ok()) return;
     multiply(rows, begin);
     begin = end;
   }

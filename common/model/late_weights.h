@@ -23,10 +23,12 @@ namespace tandem::model {
 /// Owned and used by the thread of the model.
 class LateWeights {
  public:
-  /// What a product packs before it multiplies, and fill_some() fills, unless there are many
-  /// threads: about the second-level caches of a few cores.
+  /// What a product packs before it multiplies, and fill_some() fills: about the second-level
+  /// caches of a few cores. With more than two threads 4 MiB for each of them, up to 64 MiB.
   static constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
-  /// How long a pass after the first one fills for good, besides what it computes.
+  /// How long a pass after the first one fills for good, besides what it computes: as long as the
+  /// pass before it packed in vain, and this at least. So a stream of passes takes about twice as
+  /// long as filling at once, however slow new memory is.
   static constexpr std::chrono::milliseconds kPassTime{100};
 
   /// The layers of `weights` with `late` rows, which `source` reads. `weights`, `backend` and
@@ -53,8 +55,7 @@ class LateWeights {
   /// computed is worthless; rows that could not be read stay late, so a later pass may succeed.
   Status end_pass();
 
-  /// Fills up to kChunkBytes of the first layer that is not filled; kDataLoss when they cannot be
-  /// read.
+  /// Fills a chunk of the first layer that is not filled; kDataLoss when it cannot be read.
   Status fill_some();
 
  private:
@@ -79,6 +80,7 @@ class LateWeights {
   std::deque<Linear*> waiting_;
   Status failure_;
   std::chrono::steady_clock::time_point fill_until_;
+  std::chrono::steady_clock::duration in_vain_{};  ///< what this pass spent on packing to forget
   bool first_pass_ = true;
 };
 

@@ -9,11 +9,13 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -54,9 +56,11 @@ class KeptSource final : public WeightSource, private kernels::ElementReader {
   }
 
   bool readable = true;
+  std::chrono::milliseconds pause{0};
 
  private:
   void read(const std::byte* from, std::size_t bytes, std::byte* to) override {
+    if (pause.count() > 0) std::this_thread::sleep_for(pause);
     if (readable) {
       std::memcpy(to, from, bytes);
     } else {
@@ -197,6 +201,20 @@ TEST(LateWeights, PassesAfterTheFirstFillForGood) {
     ASSERT_TRUE(both.late->end_pass().ok());
   }
   EXPECT_TRUE(both.late->done());
+}
+
+// Memory that is slow to come, or a disk: each pass fills a part of what is left, so few are
+// needed.
+TEST(LateWeights, SlowReadsDoNotMakeManyPasses) {
+  Both both(kernels::Family::kAuto, DType::kF32);
+  both.source->pause = std::chrono::milliseconds(8);  // most of a second for all
+  int passes = 0;
+  for (; passes < 100 && !both.late->done(); ++passes) {
+    both.late->begin_pass();
+    both.expect_same_bits();
+    ASSERT_TRUE(both.late->end_pass().ok());
+  }
+  EXPECT_LE(passes, 4);
 }
 
 TEST(LateWeights, APassThatCannotReadFailsAndALaterOneMaySucceed) {

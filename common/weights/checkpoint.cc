@@ -1,5 +1,6 @@
 #include "common/weights/checkpoint.h"
 
+#include "common/base/random.h"
 #include "common/json/field.h"
 #include "common/json/parse.h"
 
@@ -236,12 +237,18 @@ Status Checkpoint::read(const std::byte* from, std::span<std::byte> out) const {
 }
 
 bool Checkpoint::is_cached() const {
+  if (!std::all_of(files_.begin(), files_.end(), std::mem_fn(&FileBytes::is_open))) return false;
+  // Asking for a page that is not there makes some systems read it: other processes, and this one
+  // the next time, must not ask for the same ones.
+  Random random(system_random());
   std::uint64_t looked_at = 0;
   std::uint64_t missing = 0;
   for (const auto& [name, place] : by_name_) {
-    for (std::uint64_t offset = 0; offset < place.entry.byte_count; offset += kCachedStep) {
+    const auto& [file, entry] = place;
+    for (std::uint64_t begin = 0; begin < entry.byte_count; begin += kCachedStep) {
+      const std::uint64_t size = std::min(kCachedStep, entry.byte_count - begin);
       ++looked_at;
-      missing += files_[place.file].is_cached(place.entry.offset + offset) ? 0U : 1U;
+      missing += files_[file].is_cached(entry.offset + begin + random.below(size)) ? 0U : 1U;
     }
   }
   return missing <= looked_at / kCachedMissing;

@@ -70,9 +70,9 @@ class Checkpoint {
   /// FileBytes::read. Any thread.
   Status read(const std::byte* from, std::span<std::byte> out) const;
 
-  /// Whether nearly all (but one of kCachedMissing) of the first pages of every tensor and of every
-  /// kCachedStep bytes of it can be read without waiting (FileBytes::is_cached). A system may take
-  /// single pages out of its cache at any time.
+  /// Whether a page of every kCachedStep bytes of every tensor, drawn anew by each call, can be
+  /// read without waiting (FileBytes::is_cached), but for one of kCachedMissing: a system may take
+  /// single pages out of its cache at any time. False when a file is not open.
   [[nodiscard]] bool is_cached() const;
 
   /// FileBytes::release_pages of every file.

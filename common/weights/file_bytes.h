@@ -48,6 +48,9 @@ class FileBytes {
   /// be read any more or was shortened.
   Status read(std::uint64_t offset, std::span<std::byte> out) const;
 
+  /// Whether read() reads the file itself.
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+
   /// Whether the page at `offset`, which lies inside the file, can be read without waiting for a
   /// disk or a network. False where the system cannot tell and for what is not mapped.
   [[nodiscard]] bool is_cached(std::uint64_t offset) const;

@@ -56,6 +56,8 @@ Duration EngineLoop::longest_wait() const {
 void EngineLoop::work(Time now) {
   worked_ = engine_->step(now);
   publish();
+  // What could not be done then may be possible after a step.
+  more_to_spare_ |= worked_ && spare_work_ != nullptr;
   if (more_to_spare_ && !engine_->has_work()) more_to_spare_ = spare_work_();
   turns_.fetch_add(1, std::memory_order_relaxed);
 }

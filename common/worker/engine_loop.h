@@ -15,8 +15,9 @@ namespace tandem::worker {
 class EngineLoop final : public TaskLoop {
  public:
   /// `engine` is borrowed. `model_progress` grows while a forward pass runs (layers done); may be
-  /// empty; any thread. `spare_work` does a few milliseconds of work that can wait, whenever the
-  /// engine has none; true: there is more; may be empty.
+  /// empty; any thread. `spare_work` does a piece of work that can wait, some milliseconds,
+  /// whenever the engine has none; true: there is more, false: ask again after the next step; may
+  /// be empty.
   EngineLoop(engine::Engine* engine,
              std::function<std::uint64_t()> model_progress,
              std::function<bool()> spare_work = {});

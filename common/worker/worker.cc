@@ -62,7 +62,8 @@ std::string memory_plan_json(const WorkerPlan& plan) {
       plan.total_bytes());
 }
 
-/// What is left when files cannot be read is packed by passes, which tell those who wait for them.
+/// Where files cannot be read passes tell those who wait for them, and it goes on after the next
+/// pass.
 bool pack_some(model::Model& model) {
   const Result<bool> more = model.pack_some();
   if (!more.ok()) obs::warn("weights_not_packed", {{"reason", more.status().message()}});

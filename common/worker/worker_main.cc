@@ -240,7 +240,10 @@ Status start(Program& program) {
   TextToCome text(args.model, unwanted);
   const Status served = serve_model(program, plan, text, unwanted);
   if (!served.ok()) {
-    if (program.signals.stop_requested({})) return {};
+    if (program.signals.stop_requested({})) {
+      obs::info("not_started", {{"reason", served.message()}});
+      return {};
+    }
     // Small files first, whatever else was wrong by then: nobody waits for weights to hear that a
     // template is not there.
     return text.get().ok() ? served : text.get().status();
