@@ -1,5 +1,6 @@
 #include "common/model/late_weights.h"
 
+#include "common/base/failpoint.h"
 #include "kernels/api/convert.h"
 
 #include <algorithm>
@@ -11,6 +12,13 @@ namespace {
 // Two pieces for each thread, of the size in which panels are packed.
 constexpr std::size_t kThreadBytes = std::size_t{4} << 20;
 constexpr std::size_t kChunkBytesMax = std::size_t{64} << 20;
+
+using SteadyClock = std::chrono::steady_clock;
+
+// What fill_while_fast() may take: so many times as long as packing alone, since new memory is at
+// least cleared, and some more, since the first pieces of it say little.
+constexpr int kSlowTimes = 3;
+constexpr std::chrono::milliseconds kSlowBy{30};
 
 /// Rows [begin, end) of stacked matrices.
 std::vector<kernels::MatrixView> cut(const std::vector<kernels::MatrixView>& parts,
@@ -108,6 +116,7 @@ void LateWeights::pack(const Linear& layer, std::size_t begin, kernels::PackedWe
 
 /// False when the rows cannot be read.
 bool LateWeights::fill_next(Linear& layer) {
+  if (failure_ = failpoint::hit("model.fill"); !failure_.ok()) return false;
   const std::size_t end = std::min(layer.filled + chunk_rows(layer), layer.weight->n());
   kernels::PackedWeight rows = rows_of(layer, layer.filled, end);
   pack(layer, layer.filled, rows);
@@ -122,12 +131,35 @@ void LateWeights::drop_filled() {
     waiting_.pop_front();
 }
 
+Status LateWeights::fill_while_fast() {
+  failure_ = {};
+  if (waiting_.empty()) return {};
+  // Once for the memory, then for the time; the least of some, since others may be at work.
+  Linear& first = *waiting_.front();
+  const kernels::PackedWeight& weight = *first.weight;
+  const std::size_t rows = std::min(chunk_rows(first), weight.n());
+  SteadyClock::duration pack_time = SteadyClock::duration::max();
+  for (int i = 0; i < 4; ++i) {
+    kernels::PackedWeight staged =
+        backend_.over(staging_.data(), rows, weight.k(), weight.format());
+    const auto began = SteadyClock::now();
+    pack(first, 0, staged);
+    pack_time = std::min(pack_time, SteadyClock::now() - began);
+  }
+  const auto began = SteadyClock::now();
+  for (int chunks = 1; failure_.ok() && !waiting_.empty(); ++chunks) {
+    (void)fill_next(*waiting_.front());
+    drop_filled();
+    if (SteadyClock::now() - began > kSlowTimes * chunks * pack_time + kSlowBy) break;
+  }
+  return end_pass();
+}
+
 void LateWeights::begin_pass() {
   // The first token is what somebody waits for; then it is cheaper to pack for good than again and
   // again.
-  fill_until_ = std::chrono::steady_clock::now();
-  if (!first_pass_)
-    fill_until_ += std::max<std::chrono::steady_clock::duration>(kPassTime, in_vain_);
+  fill_until_ = SteadyClock::now();
+  if (!first_pass_) fill_until_ += std::max<SteadyClock::duration>(kPassTime, in_vain_);
   first_pass_ = false;
   in_vain_ = {};
   failure_ = {};
@@ -135,7 +167,7 @@ void LateWeights::begin_pass() {
 
 void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
   kernels::PackedWeight& weight = *layer.weight;
-  while (failure_.ok() && !layer.late.empty() && std::chrono::steady_clock::now() < fill_until_)
+  while (failure_.ok() && !layer.late.empty() && SteadyClock::now() < fill_until_)
     (void)fill_next(layer);
   // Nothing that this pass computes will be looked at.
   if (!failure_.ok()) return;
@@ -154,9 +186,9 @@ void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
     const std::size_t end = std::min(begin + chunk_rows(layer), weight.n());
     kernels::PackedWeight rows =
         backend_.over(staging_.data(), end - begin, weight.k(), weight.format());
-    const auto started = std::chrono::steady_clock::now();
+    const auto started = SteadyClock::now();
     pack(layer, begin, rows);
-    in_vain_ += std::chrono::steady_clock::now() - started;
+    in_vain_ += SteadyClock::now() - started;
     if (!failure_.ok()) return;
     multiply(rows, begin);
     begin = end;

@@ -1,11 +1,11 @@
 // Weights that are packed after the start: by the first passes, and while there is nothing else to
 // do.
 //
-// Most of what a start costs is memory: a system has to find and clear as much as the model is
-// large, which takes many times as long as reading the files from its cache. A pass does not need
-// that memory. It can pack a few rows at a time into a buffer that stays in the cache of the
-// processor, multiply, and forget them; the bits are the same. So the first token does not wait for
-// the rest.
+// Where new memory is slow (a hypervisor that takes it back, a system that has to free it first),
+// most of what a start costs is memory: it takes many times as long as reading the files from the
+// system's cache. A pass does not need that memory. It can pack a few rows at a time into a buffer
+// that stays in the cache of the processor, multiply, and forget them; the bits are the same. So
+// the first token does not wait for the rest.
 #pragma once
 
 #include "common/base/status.h"
@@ -45,6 +45,10 @@ class LateWeights {
 
   /// Packed size of what is not filled.
   [[nodiscard]] std::size_t waiting_bytes() const;
+
+  /// Fills as long as that takes little more time than packing into memory that is there; all,
+  /// where new memory is fast. kDataLoss when files cannot be read.
+  Status fill_while_fast();
 
   void begin_pass();
 

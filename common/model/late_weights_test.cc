@@ -2,6 +2,7 @@
 // when they cannot be read.
 #include "common/model/late_weights.h"
 
+#include "common/base/failpoint.h"
 #include "common/base/random.h"
 #include "common/model/model.h"
 
@@ -187,6 +188,30 @@ TEST(LateWeights, ProductsHaveTheBitsOfPackedWeightsInEveryState) {
       }
     }
   }
+}
+
+TEST(LateWeights, FastMemoryIsFilledAtOnceAndSlowMemoryIsNot) {
+  Both fast(kernels::Family::kAuto, DType::kBf16);
+  fast.source->pause = std::chrono::milliseconds(2);  // reading, not memory
+  ASSERT_TRUE(fast.late->fill_while_fast().ok());
+  EXPECT_TRUE(fast.late->done());
+  fast.expect_same_bits();
+
+  Both slow(kernels::Family::kAuto, DType::kBf16);
+  const std::size_t left = slow.late->waiting_bytes();
+  ASSERT_TRUE(failpoint::configure("model.fill=sleep(50)").ok());
+  const Status status = slow.late->fill_while_fast();
+  ASSERT_TRUE(failpoint::configure("").ok());
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_FALSE(slow.late->done());
+  EXPECT_LT(slow.late->waiting_bytes(), left);
+  slow.late->begin_pass();
+  slow.expect_same_bits();
+  ASSERT_TRUE(slow.late->end_pass().ok());
+
+  Both gone(kernels::Family::kAuto, DType::kBf16);
+  gone.source->readable = false;
+  EXPECT_EQ(gone.late->fill_while_fast().code(), Code::kDataLoss);
 }
 
 TEST(LateWeights, PassesAfterTheFirstFillForGood) {

@@ -1,6 +1,7 @@
 // Loading; the forward pass is in forward.cc.
 #include "common/model/model.h"
 
+#include "common/base/failpoint.h"
 #include "common/model/architecture.h"
 
 #include <fmt/format.h>
@@ -91,8 +92,10 @@ Status Model::load_weights(const LoadOptions& options) {
   TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
   digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
   if (!pack.late) return release_checkpoint(options.read_mode);
-  source->forget_stop();
+  CheckpointSource& files = *source;
   TANDEM_TRY(late_, LateWeights::make(weights_, std::move(source), *backend_, *pool_));
+  TANDEM_TRY(late_->fill_while_fast());
+  files.forget_stop();
   checkpoint_->release_pages();
   update_late_weights();
   return {};
@@ -114,6 +117,7 @@ void Model::update_late_weights() {
 
 Result<bool> Model::pack_some() {
   if (late_ == nullptr) return false;
+  TANDEM_TRY(failpoint::hit("model.pack_some"));
   TANDEM_TRY(late_->fill_some());
   update_late_weights();
   return late_ != nullptr;

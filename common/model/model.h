@@ -47,8 +47,8 @@ struct LoadOptions {
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
   std::uint64_t dummy_seed = 0;
   /// Weights that need no conversion, in files which lie in the system's cache and are not large,
-  /// may be packed after load(), by the first passes and by pack_some(). What is read cannot change
-  /// meanwhile unless somebody writes into the files.
+  /// may be packed after load(), by the first passes and by pack_some(), where memory is slow. What
+  /// is read cannot change meanwhile unless somebody writes into the files.
   bool pack_late = false;
   /// Borrowed until load() returns; null: never. Once another thread makes it true, loading ends
   /// soon with kCancelled: nothing more is read.

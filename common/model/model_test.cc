@@ -1,6 +1,7 @@
 // Loading from good, bent and absent files, and batches that must be refused.
 #include "common/model/model.h"
 
+#include "common/base/failpoint.h"
 #include "common/model/architecture.h"
 #include "common/model/weight_source.h"
 
@@ -341,12 +342,19 @@ TEST(ModelForward, RowsAskedForLaterAreTheSame) {
     EXPECT_TRUE(std::isfinite(value));
 }
 
+Result<std::unique_ptr<Model>> load_where_memory_is_slow(const LoadOptions& options) {
+  TANDEM_CHECK(failpoint::configure("model.fill=sleep(50)").ok(), "failure points");
+  auto model = Model::load(options);
+  TANDEM_CHECK(failpoint::configure("").ok(), "failure points");
+  return model;
+}
+
 TEST(ModelForward, LateWeightsComputeTheSame) {
   const ModelFolder folder;
   LoadOptions options = options_for(folder.path());
   const auto eager = Model::load(options);
   options.pack_late = true;
-  const auto late = Model::load(options);
+  const auto late = load_where_memory_is_slow(options);
   ASSERT_TRUE(eager.ok() && late.ok());
   EXPECT_EQ((*eager)->unpacked_bytes(), 0U);
   if ((*late)->unpacked_bytes() == 0) GTEST_SKIP() << "no page cache here that can be asked";
@@ -374,7 +382,7 @@ TEST(ModelForward, LateWeightsThatCannotBeReadFailThePassByName) {
   const ModelFolder folder;
   LoadOptions options = options_for(folder.path());
   options.pack_late = true;
-  const auto loaded = Model::load(options);
+  const auto loaded = load_where_memory_is_slow(options);
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   Model& model = **loaded;
   if (model.unpacked_bytes() == 0) GTEST_SKIP() << "no page cache here that can be asked";

@@ -161,6 +161,9 @@ def can_ask_the_page_cache(path):
             return False
 
 
+SLOW_MEMORY = ["--failure-points", "model.fill=sleep(200)"]
+
+
 def test_weights_are_packed_while_nobody_asks(cluster):
     """A worker is ready before its weights are packed; they are, soon, and no answer depends on when."""
     def ask(server):
@@ -170,9 +173,7 @@ def test_weights_are_packed_while_nobody_asks(cluster):
     def unpacked(server):
         return server.info()["unpacked_weight_bytes"]
 
-    # Every piece of 16 rows takes some milliseconds more, so that packing is seen.
-    slowly = ["--failure-points", "model.read=sleep(3)"]
-    server = cluster.unified(*slowly)
+    server = cluster.unified(*SLOW_MEMORY)
     if unpacked(server) == 0 and not can_ask_the_page_cache(DEMO_MODEL / "model.safetensors"):
         pytest.skip("no page cache here that can be asked")
     assert unpacked(server) > 0
@@ -181,11 +182,12 @@ def test_weights_are_packed_while_nobody_asks(cluster):
     packed = ask(server)
     assert first["output_ids"] == packed["output_ids"]
     assert first["meta_info"]["output_token_logprobs"] == packed["meta_info"]["output_token_logprobs"]
-    assert unpacked(cluster.unified("--quantization", "w8a8_int8")) == 0, "what is converted is packed before"
+    quantized = cluster.unified("--quantization", "w8a8_int8", *SLOW_MEMORY)
+    assert unpacked(quantized) == 0, "what is converted is packed before"
 
 
 def test_packing_goes_on_after_a_file_could_not_be_read(cluster):
-    server = cluster.unified("--failure-points", "model.read=1*error")
+    server = cluster.unified(*SLOW_MEMORY[:-1], SLOW_MEMORY[-1] + ";model.pack_some=1*error")
     if server.info()["unpacked_weight_bytes"] == 0:
         pytest.skip("no page cache here that can be asked")
     wait_for(lambda: "event=weights_not_packed" in server.text(), 30, "packing fails")
