@@ -10,7 +10,7 @@
 namespace tandem::kernels::cpu {
 
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
-  constexpr std::size_t kRows = 4;  // more than go past the tiles
+  constexpr std::size_t kRows = 4;  // of 8 bit, fewer do not go to tiles
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
   const bool bytes = scheme == WeightScheme::kInt8Dynamic;
