@@ -1,3 +1,4 @@
+#include "kernels/cpu/unit_check.h"
 #include "kernels/test_util.h"
 
 #include <algorithm>
@@ -360,6 +361,23 @@ TEST(Linear, TinySumsOfBf16UnitsAreZeroAsRoundedTo24Bits) {
       }
     }
   }
+}
+
+// What features() asks of a unit before it takes the name of its numerics.
+TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
+  const cpu::Kernels tiles = cpu::emulated_amx_kernels();
+  const cpu::Kernels pairs = cpu::emulated_bf16_kernels();
+  cpu::Kernels broken = tiles;
+  broken.linear = [](const cpu::LinearBlock& block) {
+    cpu::emulated_amx_kernels().linear(block);
+    block.y[0] += 1;
+  };
+  for (const WeightScheme scheme : {WeightScheme::kFloat, WeightScheme::kInt8Dynamic}) {
+    EXPECT_TRUE(cpu::same_products(tiles, tiles, scheme));
+    EXPECT_FALSE(cpu::same_products(tiles, broken, scheme));
+  }
+  EXPECT_TRUE(cpu::same_products(pairs, pairs, WeightScheme::kFloat));
+  EXPECT_FALSE(cpu::same_products(tiles, pairs, WeightScheme::kFloat));
 }
 
 TEST(Linear, PairUnitIsHere) {

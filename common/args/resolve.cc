@@ -248,7 +248,7 @@ class Resolver {
     attention_and_kernels();
     if (run.attention_backend == AttentionBackend::kIntelAmx && !environment_.has_amx) {
       note(NoteLevel::kWarning,
-           "--attention-backend intel_amx needs AMX, which this CPU lacks; using torch_native");
+           "--attention-backend intel_amx needs AMX, which this machine lacks; using torch_native");
       run.attention_backend = AttentionBackend::kTorchNative;
     }
     if (given("quantization") && a_.model.torchao_config != TorchaoConfig::kNone &&

@@ -32,13 +32,13 @@ std::string missing(Family family) {
       return "kernel family avx512 needs AVX-512 F, BW, VL and DQ, enabled by the system; not so "
              "here";
     case Family::kAvx512Bf16:
-      return "kernel family avx512_bf16 needs a processor with AVX-512 VNNI and BF16; this one "
-             "lacks "
-             "one of them";
+      return "kernel family avx512_bf16 needs a processor with AVX-512 VNNI and BF16 that rounds "
+             "as "
+             "documented; not so here";
     case Family::kAmx:
-      return "kernel family amx needs AMX-BF16, AMX-INT8 and AVX-512, and leave of the system to "
-             "use tiles; "
-             "not so here";
+      return "kernel family amx needs AMX-BF16, AMX-INT8 and AVX-512 that compute as documented, "
+             "and "
+             "leave of the system to use tiles; not so here";
     default:
       return "unknown kernel family " + std::to_string(static_cast<int>(family));
   }

@@ -1,6 +1,8 @@
 #include "kernels/cpu/features.h"
 
+#include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/avx512/bf16.h"
+#include "kernels/cpu/unit_check.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -39,6 +41,16 @@ bool request_tiles() {
   return syscall(SYS_arch_prctl, kGet, &granted) == 0 && ((granted >> kTileData) & 1UL) != 0;
 }
 
+// VDPBF16PS is known of silicon, tiles of emulators only.
+bool pairs_as_documented() {
+  return same_products(avx512_bf16_kernels(), emulated_bf16_kernels(), WeightScheme::kFloat);
+}
+
+bool tiles_as_documented() {
+  return same_products(amx_kernels(), emulated_amx_kernels(), WeightScheme::kFloat) &&
+         same_products(amx_kernels(), emulated_amx_kernels(), WeightScheme::kInt8Dynamic);
+}
+
 Features detect() {
   Features found;
   unsigned a = 0;
@@ -60,9 +72,9 @@ Features detect() {
   unsigned a1 = 0;
   unsigned rest = 0;
   found.avx512_bf16 = found.avx512_vnni && __get_cpuid_count(7, 1, &a1, &rest, &rest, &rest) != 0 &&
-                      bit(a1, 5) && bf16_pairs_as_documented();
+                      bit(a1, 5) && pairs_as_documented();
   found.amx = found.avx512_vnni && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
-              bit(d, 25) && request_tiles();
+              bit(d, 25) && request_tiles() && tiles_as_documented();
   return found;
 }
 #else

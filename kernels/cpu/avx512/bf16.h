@@ -16,9 +16,4 @@ Kernels avx512_bf16_kernels();
 /// The same bits in portable code, slowly.
 Kernels emulated_bf16_kernels();
 
-/// Whether VDPBF16PS of this processor rounds as documented, in both of its steps: equal names of
-/// numerics promise equal bits between processors of any maker. Call only where it has the
-/// instruction.
-bool bf16_pairs_as_documented();
-
 }  // namespace tandem::kernels::cpu

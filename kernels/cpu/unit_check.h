@@ -1,0 +1,13 @@
+// Whether an instruction computes what its maker documents.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+namespace tandem::kernels::cpu {
+
+/// Whether both tables compute the same bits of products of bf16 (kFloat) or 8 bit (kInt8Dynamic),
+/// in milliseconds: an instruction against its emulation. Equal names of numerics promise equal
+/// bits between processors of any maker, so one that rounds otherwise must not take the name.
+bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme);
+
+}  // namespace tandem::kernels::cpu
