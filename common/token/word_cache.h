@@ -56,7 +56,8 @@ class WordCache {
     const Entry& entry = entries_[place_of(key)];
     if (entry.key != key) return 0;
     // All, since how many there are is not to be guessed.
-    std::memcpy(to, entry.ids.data(), sizeof(entry.ids));
+    for (std::size_t i = 0; i < kIdsMax; ++i)
+      to[i] = entry.ids[i];
     return entry.id_count;
   }
 
