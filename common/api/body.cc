@@ -40,6 +40,7 @@ bool is_name_char(char c) {
 RequestBody::RequestBody(json::Field root) : root_(std::move(root)) {
   const json::Object* object = root_.value().if_object();
   if (object == nullptr) return;
+  taken_.reserve(object->size());
   for (const json::Member& member : *object)
     lengths_ |= length_bit(member.key);
 }

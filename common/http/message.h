@@ -19,6 +19,9 @@ class Headers {
   Headers() = default;
   Headers(std::initializer_list<Item> items);
 
+  /// Makes room for so many fields.
+  void reserve(std::size_t count) { items_.reserve(count); }
+
   /// Adds a field; the name is lower-cased.
   void add(std::string_view name, std::string value);
   /// Adds, or replaces the first one of that name.

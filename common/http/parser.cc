@@ -226,6 +226,9 @@ ParseError parse_head(std::string_view head,
                       const Limits& limits,
                       Request* request,
                       Framing* framing) {
+  // What most clients send.
+  constexpr std::size_t kFieldsMostly = 8;
+  request->headers.reserve(std::min(kFieldsMostly, limits.header_count));
   bool first = true;
   std::size_t fields = 0;
   while (true) {

@@ -95,9 +95,12 @@ Headers Router::cors_headers(const Request& request) {
 }
 
 std::optional<Response> Router::check(const Request& request) const {
-  Response response{.status = 404, .headers = cors_headers(request), .body = {}};
   const Methods* methods = find(request.path);
-  if (request.method == "OPTIONS") {
+  const bool options = request.method == "OPTIONS";
+  const bool taken = methods != nullptr && pick(*methods, request.method) != nullptr;
+  if (taken && !options) return std::nullopt;
+  Response response{.status = 404, .headers = cors_headers(request), .body = {}};
+  if (options) {
     response.status = 204;
     response.headers.add(
         "allow", methods != nullptr ? allow_list(*methods) : "GET, HEAD, POST, PUT, OPTIONS");
@@ -115,14 +118,11 @@ std::optional<Response> Router::check(const Request& request) const {
     response.body = error_json(404, "there is nothing at " + request.path.substr(0, 200));
     return response;
   }
-  if (pick(*methods, request.method) == nullptr) {
-    const std::string allowed = allow_list(*methods);
-    response.status = 405;
-    response.headers.add("allow", allowed);
-    response.body = error_json(405, request.path + " takes " + allowed);
-    return response;
-  }
-  return std::nullopt;
+  const std::string allowed = allow_list(*methods);
+  response.status = 405;
+  response.headers.add("allow", allowed);
+  response.body = error_json(405, request.path + " takes " + allowed);
+  return response;
 }
 
 void Router::operator()(Request&& request, std::shared_ptr<ResponseWriter> writer) const {

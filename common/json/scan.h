@@ -1,6 +1,7 @@
 // Looking at many bytes of a text at once. Private to room json.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -74,8 +75,12 @@ inline std::size_t find_not_plain(std::string_view text, std::size_t pos) {
     const std::uint64_t off = bytes ^ (byte * kOnes);
     return (off - kOnes) & ~off;
   };
-  while (text.size() - pos >= sizeof(std::uint64_t)) {
-    const std::uint64_t bytes = load_eight(text.data() + pos);
+  while (pos < text.size() && text.size() >= sizeof(std::uint64_t)) {
+    // The last eight bytes may begin before `pos`: what is there is made plain.
+    const std::size_t from = std::min(pos, text.size() - sizeof(std::uint64_t));
+    const std::uint64_t before = (std::uint64_t{1} << (8 * (pos - from))) - 1;
+    const std::uint64_t bytes = (load_eight(text.data() + from) & ~before) | (' ' * kOnes & before);
+    pos = from;
     const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
     const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
     if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found)) / 8;

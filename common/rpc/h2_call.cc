@@ -257,8 +257,9 @@ void H2Call::write() {
   }
 }
 
-/// After what this pool thread has to do already, together with what comes until then: a system
-/// call and the peer's awakening cost more than all else about a request. At once on other threads.
+/// After what this pool thread has to do already and what it finds then, together with what comes
+/// until then: a system call and the peer's awakening cost more than all else about a request. At
+/// once on other threads.
 void H2Call::write_soon() {
   const auto pool = strand_.get_inner_executor();
   const bool here = pool.running_in_this_thread();
@@ -266,9 +267,12 @@ void H2Call::write_soon() {
   if (put_off_ || !open_ || waiting_ || !here) return write();
   put_off_ = true;
   boost::asio::defer(pool, [self = shared_from_this()] {
-    const std::lock_guard lock(self->mutex_);
-    self->put_off_ = false;
-    self->write();
+    // Sockets were looked at before this; what was found is dealt with first.
+    boost::asio::defer(self->strand_.get_inner_executor(), [self] {
+      const std::lock_guard lock(self->mutex_);
+      self->put_off_ = false;
+      self->write();
+    });
   });
 }
 

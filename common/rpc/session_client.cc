@@ -140,8 +140,8 @@ Status SessionClient::submit(const Submission& submission) {
   impl_->bytes.clear();
   append_submission(submission, steady_clock().now(), impl_->place.make(), &impl_->bytes);
   Status sent = impl_->call->send(impl_->bytes);
-  // A giant's room is not kept.
-  if (impl_->bytes.capacity() > kBytesKept) impl_->bytes = {};
+  // A giant's room is not kept. (Assigning an empty string would keep it.)
+  if (impl_->bytes.capacity() > kBytesKept) std::string().swap(impl_->bytes);
   return sent;
 }
 

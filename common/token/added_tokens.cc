@@ -4,6 +4,7 @@
 #include "common/token/unicode.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem::token {
 namespace {
@@ -72,7 +73,8 @@ void AddedTokenMatcher::add(const AddedToken& token, std::string_view content) {
     }
     node = next;
   }
-  passes_[static_cast<unsigned char>(content[0])] = false;
+  bool& passes = passes_[static_cast<unsigned char>(content[0])];
+  if (std::exchange(passes, false)) starts_ += content[0];
   // Two tokens may normalize to the same text; the first keeps it.
   if (nodes_[node].token >= 0) return;
   nodes_[node].token = static_cast<std::int32_t>(tokens_.size());
@@ -91,11 +93,17 @@ std::pair<std::int32_t, std::size_t> AddedTokenMatcher::longest(std::string_view
   return best;
 }
 
+std::size_t AddedTokenMatcher::next_start(std::string_view text, std::size_t pos) const {
+  // Mostly they all begin with '<', and the library's search is the quickest.
+  if (starts_.size() == 1) return std::min(text.find(starts_[0], pos), text.size());
+  return skip_bytes(passes_, text, pos);
+}
+
 std::vector<Segment> AddedTokenMatcher::split(std::string_view text) const {
   std::vector<Segment> segments;
   std::size_t done = 0;
   std::size_t pos = 0;
-  while ((pos = skip_bytes(passes_, text, pos)) < text.size()) {
+  while ((pos = next_start(text, pos)) < text.size()) {
     const auto [index, end] = longest(text, pos);
     if (index < 0) {
       ++pos;

@@ -51,6 +51,8 @@ class AddedTokenMatcher {
   };
 
   static ByteTable no_start();
+  /// From `pos` on where a token may begin; text.size() when nowhere.
+  [[nodiscard]] std::size_t next_start(std::string_view text, std::size_t pos) const;
   [[nodiscard]] std::uint32_t child(std::uint32_t node, unsigned char byte) const;
   /// The longest token that starts at `pos`: its index and end; -1 when there is none.
   [[nodiscard]] std::pair<std::int32_t, std::size_t> longest(std::string_view text,
@@ -59,6 +61,7 @@ class AddedTokenMatcher {
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::vector<AddedToken> tokens_;
   ByteTable passes_ = no_start();  ///< bytes with which no token begins
+  std::string starts_;             ///< the others, each once
 };
 
 }  // namespace tandem::token

@@ -303,15 +303,36 @@ bool BpeModel::merges_to(std::int32_t id, std::string_view bytes) const {
   return reached;
 }
 
-void BpeModel::encode_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
-  if (bytes.empty()) return;
-  if (bytes.size() > WordCache::kBytesMax) return merge_bytes(bytes, out);
+void BpeModel::encode_bytes(std::string_view text,
+                            std::span<const Span> words,
+                            std::vector<std::int32_t>& out) const {
   thread_local WordCache cache;
-  const WordCache::Key key = WordCache::key_of(serial_, bytes);
-  if (cache.append(key, out)) return;
-  const std::size_t first = out.size();
-  merge_bytes(bytes, out);
-  cache.keep(key, out, first);
+  // Ids that are not in `out` yet.
+  std::array<std::int32_t, 256> ids;  // NOLINT: the first `count` are set
+  std::size_t count = 0;
+  const auto flush = [&] {
+    out.insert(out.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
+    count = 0;
+  };
+  for (const Span& word : words) {
+    const std::string_view bytes = text.substr(word.begin, word.end - word.begin);
+    if (bytes.empty()) continue;
+    if (bytes.size() > WordCache::kBytesMax) {
+      flush();
+      merge_bytes(bytes, out);
+      continue;
+    }
+    if (count + WordCache::kIdsMax > ids.size()) flush();
+    const WordCache::Key key = WordCache::key_of(serial_, bytes);
+    const std::size_t known = cache.copy(key, ids.data() + count);
+    count += known;
+    if (known > 0) continue;
+    flush();
+    const std::size_t first = out.size();
+    merge_bytes(bytes, out);
+    cache.keep(key, out, first);
+  }
+  flush();
 }
 
 void BpeModel::merge_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {

@@ -3,6 +3,7 @@
 
 #include "common/base/status.h"
 #include "common/token/raw_words.h"
+#include "common/token/regex.h"
 #include "common/token/vocabulary.h"
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -43,9 +45,11 @@ class BpeModel {
 
   /// Makes encode_bytes ready. False: some byte has no token, so words must be spelt out.
   bool index_bytes();
-  /// As encode for the word in the byte-level alphabet, but of the bytes themselves. After
-  /// index_bytes.
-  void encode_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
+  /// As encode for each of the words, parts of `text` in the byte-level alphabet, but of the bytes
+  /// themselves. After index_bytes.
+  void encode_bytes(std::string_view text,
+                    std::span<const Span> words,
+                    std::vector<std::int32_t>& out) const;
 
   [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
 

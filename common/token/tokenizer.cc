@@ -72,8 +72,7 @@ void Tokenizer::encode_part(std::string_view text,
   if (!raw_words_) return encode_words(pre_tokenizer_.apply(std::string(text), at_start), out);
   std::vector<Span> words;
   pre_tokenizer_.raw_words(text, words);
-  for (const Span& word : words)
-    model_.encode_bytes(text.substr(word.begin, word.end - word.begin), out);
+  model_.encode_bytes(text, words, out);
 }
 
 void Tokenizer::encode_text(std::string_view text,

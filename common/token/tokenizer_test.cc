@@ -68,6 +68,32 @@ TEST(Tokenizer, MergesInBothForms) {
   }
 }
 
+// Words are remembered, and their ids gathered before they are handed on: whatever came before, a
+// word has the ids that it has alone.
+TEST(Tokenizer, WordsHaveTheirIdsWhateverCameBefore) {
+  const auto t = make(byte_level_json({"ab", "abc", "bc"}, R"(["a b","ab c","b c"])"));
+  const std::string words[] = {" abc",
+                               " xyzxyz",
+                               " bcbcbcbcbcbc",
+                               " a",
+                               " abcabcabcabcabcabcabcabc",
+                               " zzzzzzzzzzzzzzz",
+                               " q"};
+  Random random(5);
+  std::string text;
+  Ids want;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string& word = words[random.below(std::size(words))];
+    text += word;
+    const Ids alone = t->encode(word, false);
+    want.insert(want.end(), alone.begin(), alone.end());
+    if (i % 100 != 0 && i > 100) continue;
+    ASSERT_EQ(t->encode(text, false), want) << i;
+  }
+  EXPECT_EQ(t->encode(text, false), want);
+  EXPECT_EQ(t->decode(want, false), text);
+}
+
 TEST(Tokenizer, VocabularyDigestTellsWhatIdsMean) {
   const auto digest = [](const std::vector<std::string>& words, const std::string& added = "[]") {
     return make(byte_level_json(words, "[]", added))->vocabulary_digest();

@@ -50,14 +50,15 @@ class WordCache {
     return key;
   }
 
-  /// Appends the ids of the word. False: it is not here.
-  bool append(const Key& key, std::vector<std::int32_t>& out) const {
+  /// Writes the ids of the word to `to`, which has room for kIdsMax whatever their number. 0: it is
+  /// not here.
+  std::size_t copy(const Key& key, std::int32_t* to) const {
     const Entry& entry = entries_[place_of(key)];
-    if (entry.id_count == 0 || entry.key != key) return false;
-    // One by one: a call that copies would take longer.
-    for (std::size_t i = 0; i < entry.id_count; ++i)
-      out.push_back(entry.ids[i]);
-    return true;
+    if (entry.key != key) return 0;
+    // All, since how many there are is not to be guessed.
+    for (std::size_t i = 0; i < kIdsMax; ++i)
+      to[i] = entry.ids[i];
+    return entry.id_count;
   }
 
   /// Keeps the ids from out[first] on, unless they are too many.
