@@ -235,24 +235,14 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
 
 /// hidden += down(silu(gate) * up)
 void Model::dense_mlp(const LayerWeights& weights, std::size_t token_count) {
-  const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
-  float* gate = workspace_.gate_up.data();
-  backend_->linear({.x = workspace_.normed.data(),
-                    .weight = weights.gate_up.weight.get(),
-                    .bias = bias_or_null(weights.gate_up),
-                    .y = gate,
-                    .tokens = token_count},
-                   *pool_);
-  backend_->silu_mul({.gate = gate,
-                      .up = gate + intermediate,
-                      .in_stride = 2 * intermediate,
-                      .out = gate,
-                      .out_stride = 2 * intermediate,
-                      .tokens = token_count,
-                      .dim = intermediate},
-                     *pool_);
-  backend_->linear({.x = gate,
-                    .x_stride = 2 * intermediate,
+  float* inner = workspace_.inner.data();
+  backend_->gated_linear({.x = workspace_.normed.data(),
+                          .weight = weights.gate_up.weight.get(),
+                          .bias = bias_or_null(weights.gate_up),
+                          .y = inner,
+                          .tokens = token_count},
+                         *pool_);
+  backend_->linear({.x = inner,
                     .weight = weights.down.weight.get(),
                     .bias = bias_or_null(weights.down),
                     .y = workspace_.hidden.data(),
@@ -294,7 +284,7 @@ void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
                         .tokens = token_count,
                         .top_k = top_k,
                         .y = workspace_.hidden.data(),
-                        .inner = workspace_.gate_up.data(),
+                        .inner = workspace_.inner.data(),
                         .rows = ids + rows,
                         .row_weights = row_weights},
                        *pool_);

@@ -95,6 +95,7 @@ class Backend {
 
   virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
   virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;
+  virtual void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const = 0;
   virtual void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const = 0;
   virtual void head_norm(const HeadNormArgs& args, ThreadPool& pool) const = 0;
   virtual void rope(const RopeArgs& args, ThreadPool& pool) const = 0;

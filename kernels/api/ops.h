@@ -43,6 +43,18 @@ struct LinearArgs {
   bool accumulate = false;  ///< for y = residual + W x
 };
 
+/// y[t, i] = silu(g[t, i]) * u[t, i] of [g | u] = x W^T + bias: linear and silu_mul in one, the
+/// same bits; g and u do not go through memory.
+struct GatedLinearArgs {
+  const float* x = nullptr;              ///< [tokens, k]
+  std::size_t x_stride = 0;              ///< 0: k
+  const PackedWeight* weight = nullptr;  ///< [2 * dim, k]: gate, then up
+  const float* bias = nullptr;           ///< [2 * dim] or null
+  float* y = nullptr;                    ///< [tokens, dim]; must not overlap x
+  std::size_t y_stride = 0;              ///< 0: dim
+  std::size_t tokens = 0;
+};
+
 /// y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * weight. (Zhang and Sennrich 2019, RMSNorm.)
 /// With `residual`: first residual[r, :] += x[r, :], then the norm of residual[r, :].
 struct RmsNormArgs {

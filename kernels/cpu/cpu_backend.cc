@@ -49,6 +49,69 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, Fn fn) {
   });
 }
 
+// Products of rows of x with the first `columns` outputs of a weight, and with as many others for
+// each further stream.
+struct Product {
+  const float* x;
+  std::size_t x_stride;
+  std::size_t tokens;
+  const PackedWeight& weight;
+  std::size_t columns;
+  std::size_t streams;
+};
+
+// fn(block, first row) for all of the product in tasks; fn says where outputs go. fn may change the
+// block.
+template <class Fn>
+void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool& pool, Fn fn) {
+  const PackedWeight& weight = product.weight;
+  const std::size_t k = weight.k();
+  const std::size_t panels = cpu::panel_count(product.columns);
+  if (product.tokens == 0 || panels == 0) return;
+  const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
+  const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
+  const std::size_t macs = rows * k * panels * cpu::kPanel * product.streams;
+  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
+  const std::size_t columns = (panels + step - 1) / step;
+  // 1 + the block of rows that each worker packed last.
+  std::uint32_t packed[ThreadPool::kMaxThreads];
+  std::fill_n(packed, pool.thread_count(), 0U);
+  const auto run = [&](std::size_t task, std::size_t worker) {
+    const std::size_t row = task / columns * rows;
+    const auto mark = static_cast<std::uint32_t>(task / columns + 1);
+    const bool again = packed[worker] == mark;
+    packed[worker] = mark;
+    const std::size_t panel = task % columns * step;
+    cpu::LinearBlock block = {.x = product.x + row * product.x_stride,
+                              .x_stride = product.x_stride,
+                              .rows = std::min(rows, product.tokens - row),
+                              .weight = weight.data(),
+                              .panel_bytes = cpu::panel_bytes(k, weight.format()),
+                              .scheme = weight.scheme(),
+                              .dtype = weight.dtype(),
+                              .k = k,
+                              .n = weight.n(),
+                              .panel_begin = panel,
+                              .panel_end = std::min(panel + step, panels),
+                              .bias = nullptr,
+                              .y = nullptr,
+                              .y_stride = 0,
+                              .accumulate = false,
+                              .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
+                              .packed = again,
+                              .x_rows = nullptr,
+                              .y_rows = nullptr,
+                              .row_scale = nullptr,
+                              .next = nullptr};
+    fn(block, row);
+  };
+  if (row_blocks > 1) {
+    for_ranges(pool, row_blocks * columns, run);
+  } else {
+    pool.parallel_for(columns, run);
+  }
+}
+
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
 struct TileShape {
   std::size_t tokens;
@@ -127,51 +190,78 @@ void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
 
 void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const PackedWeight& weight = *args.weight;
-  const std::size_t k = weight.k();
-  const std::size_t panels = cpu::panel_count(weight.n());
-  if (args.tokens == 0 || panels == 0) return;
-  const std::size_t x_stride = stride_or(args.x_stride, k);
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const std::size_t rows = cpu::row_block(args.tokens, weight, kernels_);
-  const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
+  const Product product = {.x = args.x,
+                           .x_stride = stride_or(args.x_stride, weight.k()),
+                           .tokens = args.tokens,
+                           .weight = weight,
+                           .columns = weight.n(),
+                           .streams = 1};
+  for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
+    block.bias = args.bias;
+    block.y = args.y + row * y_stride;
+    block.y_stride = y_stride;
+    block.accumulate = args.accumulate;
+    kernels_.linear(block);
+  });
+}
 
-  const std::size_t macs = rows * k * panels * cpu::kPanel;
-  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
-  const std::size_t columns = (panels + step - 1) / step;
-  // 1 + the block of rows that each worker packed last.
-  std::uint32_t packed[ThreadPool::kMaxThreads];
-  std::fill_n(packed, pool.thread_count(), 0U);
-  const auto run = [&](std::size_t task, std::size_t worker) {
-    const std::size_t row = task / columns * rows;
-    const auto mark = static_cast<std::uint32_t>(task / columns + 1);
-    const bool again = packed[worker] == mark;
-    packed[worker] = mark;
-    const std::size_t panel = task % columns * step;
-    kernels_.linear({.x = args.x + row * x_stride,
-                     .x_stride = x_stride,
-                     .rows = std::min(rows, args.tokens - row),
-                     .weight = weight.data(),
-                     .panel_bytes = cpu::panel_bytes(k, weight.format()),
-                     .scheme = weight.scheme(),
-                     .dtype = weight.dtype(),
-                     .k = k,
-                     .n = weight.n(),
-                     .panel_begin = panel,
-                     .panel_end = std::min(panel + step, panels),
-                     .bias = args.bias,
-                     .y = args.y + row * y_stride,
-                     .y_stride = y_stride,
-                     .accumulate = args.accumulate,
-                     .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
-                     .packed = again,
-                     .x_rows = nullptr,
-                     .y_rows = nullptr,
-                     .row_scale = nullptr});
+void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const {
+  const std::size_t dim = args.weight->n() / 2;
+  const std::size_t y_stride = stride_or(args.y_stride, dim);
+  const Product product = {.x = args.x,
+                           .x_stride = stride_or(args.x_stride, args.weight->k()),
+                           .tokens = args.tokens,
+                           .weight = *args.weight,
+                           .columns = dim,
+                           .streams = 2};
+  for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
+    const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
+    // As many columns at a time as keep gate and up, the latter not aligned, in the room.
+    const std::size_t panels = cpu::kGatedFloats / block.rows / 2 / cpu::kPanel - 1;
+    const std::size_t step =
+        (block.rows > 64 ? std::min<std::size_t>(panels, 8) : panels) * cpu::kPanel;
+    for (std::size_t column = block.panel_begin * cpu::kPanel; column < end; column += step) {
+      const std::size_t count = std::min(step, end - column);
+      gated_columns(args, block, column, count, args.y + row * y_stride, y_stride);
+      block.packed = true;
+    }
+  });
+}
+
+// y[:, column...] = silu(gate) * up of the block's rows.
+void CpuBackend::gated_columns(const GatedLinearArgs& args,
+                               cpu::LinearBlock block,
+                               std::size_t column,
+                               std::size_t count,
+                               float* y,
+                               std::size_t y_stride) const {
+  float* room = block.scratch + cpu::kGatedAt;
+  const std::size_t dim = args.weight->n() / 2;
+  const std::size_t shift = (dim + column) % cpu::kPanel;
+  const auto panels_of = [](std::size_t columns) {
+    return cpu::panel_count(columns) * cpu::kPanel;
   };
-  if (row_blocks > 1) {
-    for_ranges(pool, row_blocks * columns, run);
-  } else {
-    pool.parallel_for(columns, run);
+  const std::size_t stride = panels_of(count) + panels_of(shift + count);
+  const std::byte* weight = block.weight;
+  for (const bool up : {false, true}) {
+    // From the panel on that holds the first column.
+    const std::size_t first = up ? dim + column - shift : column;
+    const std::size_t then = up ? column + count : dim + column;
+    block.next = weight + then / cpu::kPanel * block.panel_bytes;
+    block.weight = weight + first / cpu::kPanel * block.panel_bytes;
+    block.n = std::min(args.weight->n() - first, up ? shift + count : count);
+    block.bias = args.bias == nullptr ? nullptr : args.bias + first;
+    block.panel_begin = 0;
+    block.panel_end = cpu::panel_count(block.n);
+    block.y = up ? room + panels_of(count) : room;
+    block.y_stride = stride;
+    kernels_.linear(block);
+    block.packed = true;
+  }
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    const float* gate = room + r * stride;
+    kernels_.silu_mul_row(gate, gate + panels_of(count) + shift, y + r * y_stride + column, count);
   }
 }
 

@@ -58,7 +58,8 @@ bool bf16_pairs_as_documented() {
                        .packed = false,
                        .x_rows = nullptr,
                        .y_rows = nullptr,
-                       .row_scale = nullptr});
+                       .row_scale = nullptr,
+                       .next = nullptr});
     }
     if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;
   }
