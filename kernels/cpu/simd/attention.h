@@ -112,8 +112,8 @@ class Attention {
       const std::size_t token = row / heads;
       const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
       float* to = q_ + row * padded_dim_;
-      for (std::size_t i = 0; i < padded_dim_; ++i)
-        to[i] = i < dim_ ? q[i] : 0.0F;
+      for (std::size_t i = 0; i < padded_dim_; i += 16)
+        V::store(to + i, load_of(q, i));
       const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
       const auto window = static_cast<std::size_t>(tile_.window);
       visible_[row] = {window != 0 && end > window ? end - window : 0, end};
@@ -123,6 +123,12 @@ class Attention {
     for (std::size_t i = rows_ * padded_dim_; rows_ < kTileRows && i < (rows_ + 1) * padded_dim_;
          ++i)
       q_[i] = 0;
+  }
+
+  /// Dimensions [i, i + 16) of a row, zero behind the last one.
+  [[nodiscard]] Vec load_of(const float* row, std::size_t i) const {
+    if (i + 16 <= dim_) return V::load(row + i);
+    return i < dim_ ? Rows<V>::load_part(row + i, dim_ - i) : V::zero();
   }
 
   /// q to bf16, with the row behind the last one.
@@ -187,7 +193,12 @@ class Attention {
     const Vec scale = V::broadcast(tile_.scale);
     for (std::size_t j = block.begin; j < block.end; j += kKeys) {
       Vec sums[16];
-      dot16<D, R, C, kAsk>(q_ + row * padded_dim_, j, offset, sums);
+      constexpr int kKeysAtOnce = V::kScoreSums / R;
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c += kKeysAtOnce) {
+        dot<D, R, kKeysAtOnce, C, kAsk>(
+            q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
+      }
       alignas(64) float out[16];
       V::store(out, V::mul(V::sum16(sums), scale));
       // Scores behind the end lie in the row's padding, where softmax_row() overwrites them.
@@ -197,11 +208,12 @@ class Attention {
     }
   }
 
-  template <DType D, int R, int C, bool kAsk>
-  inline __attribute__((always_inline)) void dot16(const float* q,
-                                                   std::size_t position,
-                                                   std::size_t offset,
-                                                   Vec* sums) const {
+  /// sums[r * S + c] of R rows with C keys: as many as there are registers for.
+  template <DType D, int R, int C, int S, bool kAsk>
+  inline __attribute__((always_inline)) void dot(const float* q,
+                                                 std::size_t position,
+                                                 std::size_t offset,
+                                                 Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     const std::byte* const* keys = keys_.row + position;
     const std::byte* const* ahead = keys_.ahead + position;
@@ -253,7 +265,7 @@ class Attention {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c)
-        sums[r * C + c] = acc[r][c];
+        sums[r * S + c] = acc[r][c];
     }
   }
 
@@ -303,7 +315,7 @@ class Attention {
     for (std::size_t j = begin; j < end; j += 16) {
       const Vec weight = Rows<V>::exp(V::sub(V::load(scores + j), max));
       if constexpr (kPairs<D>) {
-        V::store_bf16(weights_ + (row * kScoreStride + j) * 2, weight);
+        V::store_bf16_of_exp(weights_ + (row * kScoreStride + j) * 2, weight);
       } else {
         V::store(scores + j, weight);
       }
@@ -565,16 +577,26 @@ class Attention {
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
       const float* merged = merged_ + row * padded_dim_;
-      const float inverse = 1.0F / sum_[row];
-      for (std::size_t i = 0; i < dim_; ++i)
-        out[i] = merged[kPairs<D> ? place_of(i) : i] * inverse;
+      const Vec inverse = V::broadcast(1.0F / sum_[row]);
+      for (std::size_t i = 0; i < dim_; i += 32) {
+        alignas(64) float values[32];
+        V::store(values, V::mul(V::load(merged + i), inverse));
+        V::store(values + 16, V::mul(V::load(merged + i + 16), inverse));
+        if (dim_ - i < 32) {
+          for (std::size_t j = 0; i + j < dim_; ++j)
+            out[i + j] = values[kPairs<D> ? place_of(j) : j];
+          continue;
+        }
+        for (std::size_t j = 0; j < 32; j += 4)
+          __builtin_memcpy(out + i + j, values + (kPairs<D> ? place_of(j) : j), 4 * sizeof(float));
+      }
     }
   }
 
-  /// Where dimension i is after V::interleave: of every 8, four in the first vector of 16 and four
-  /// in the second.
+  /// Where dimension i of 32 is after V::interleave: of every 8, four in the first vector of 16 and
+  /// four in the second.
   static std::size_t place_of(std::size_t i) {
-    return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 8 * 4 + i % 4;
+    return i % 8 / 4 * 16 + i / 8 * 4 + i % 4;
   }
 
   const AttentionTile& tile_;
