@@ -107,6 +107,11 @@ class TimedBackend final : public kernels::Backend {
     timed("write_kv", [&] { inner_.write_kv(args, pool); });
   }
 
+  void prepare_heads(const kernels::PrepareHeadsArgs& args,
+                     kernels::ThreadPool& pool) const override {
+    timed("prepare_heads", [&] { inner_.prepare_heads(args, pool); });
+  }
+
   void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
     OpCost& cost = timed("attention", [&] { inner_.attention(args, pool); });
     const kernels::RaggedTokens& batch = args.batch;

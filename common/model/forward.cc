@@ -157,45 +157,24 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                     .tokens = tokens},
                    *pool_);
 
-  struct Rotated {
-    float* x;
-    std::size_t heads;
-    const std::vector<float>& norm;
-  };
-
-  for (const Rotated& part :
-       {Rotated{query, heads, weights.query_norm}, Rotated{key, kv_heads, weights.key_norm}}) {
-    if (!part.norm.empty()) {
-      backend_->head_norm({.x = part.x,
-                           .x_stride = stride,
-                           .weight = part.norm.data(),
-                           .tokens = tokens,
-                           .heads = part.heads,
-                           .head_dim = head_dim,
-                           .eps = eps},
-                          *pool_);
-    }
-    backend_->rope({.x = part.x,
-                    .x_stride = stride,
-                    .positions = batch.positions.data(),
-                    .cos = rope_.cos(),
-                    .sin = rope_.sin(),
-                    .tokens = tokens,
-                    .heads = part.heads,
-                    .head_dim = head_dim},
-                   *pool_);
-  }
   const kernels::KvLayer kv =
       kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
   // Written before it is read, also within this batch: a token sees its chunk's K and V through
   // the pages, rounded to their dtype, exactly as a later chunk will.
-  backend_->write_kv({.k = key,
-                      .v = value,
-                      .k_stride = stride,
-                      .v_stride = stride,
-                      .batch = ragged(batch),
-                      .kv = kv},
-                     *pool_);
+  backend_->prepare_heads(
+      {.q = query,
+       .k = key,
+       .v = value,
+       .stride = stride,
+       .heads = heads,
+       .q_norm = weights.query_norm.empty() ? nullptr : weights.query_norm.data(),
+       .k_norm = weights.key_norm.empty() ? nullptr : weights.key_norm.data(),
+       .eps = eps,
+       .cos = rope_.cos(),
+       .sin = rope_.sin(),
+       .batch = ragged(batch),
+       .kv = kv},
+      *pool_);
   if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
   backend_->attention({.q = query,
                        .q_stride = stride,

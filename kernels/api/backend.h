@@ -103,6 +103,8 @@ class Backend {
   virtual void route(const RouteArgs& args, ThreadPool& pool) const = 0;
   virtual void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const = 0;
   virtual void write_kv(const WriteKvArgs& args, ThreadPool& pool) const = 0;
+  /// By default its ops one after the other.
+  virtual void prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const;
   virtual void attention(const AttentionArgs& args, ThreadPool& pool) const = 0;
 
   /// Max and log-sum-exp of one row of logits. -inf entries count as probability 0. A row without

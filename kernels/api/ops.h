@@ -188,6 +188,24 @@ struct WriteKvArgs {
   KvLayer kv;
 };
 
+/// What becomes of queries, keys and values before attention, token by token: head_norm of q and k
+/// where they have norms, rope of both, write_kv. The same bits as those ops, one pass over memory.
+/// q and k are changed in place; what k holds afterwards means nothing.
+struct PrepareHeadsArgs {
+  float* q = nullptr;             ///< [tokens, heads, head_dim]; heads of a token are contiguous
+  float* k = nullptr;             ///< [tokens, kv.kv_heads, head_dim], likewise
+  const float* v = nullptr;       ///< as k
+  std::size_t stride = 0;         ///< of all three, from token to token
+  std::size_t heads = 0;          ///< of q
+  const float* q_norm = nullptr;  ///< [head_dim], or null: no norm
+  const float* k_norm = nullptr;  ///< likewise
+  float eps = 1e-6F;
+  const float* cos = nullptr;  ///< [max_positions, head_dim / 2], row by absolute position
+  const float* sin = nullptr;  ///< likewise
+  RaggedTokens batch;
+  KvLayer kv;
+};
+
 /// Causal attention of each query over its own sequence's pages (which must already hold the token
 /// itself): softmax(scale * q K^T) V over positions [max(0, p - window + 1), p]. Bits depend on q
 /// and on the visible K and V in order, and on nothing else: not on page size, chunking, batch or

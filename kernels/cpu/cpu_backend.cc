@@ -17,6 +17,25 @@ std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
 }
 
+// A token's heads of K and V into its slot.
+void write_token(const cpu::Kernels& kernels,
+                 const float* k,
+                 const float* v,
+                 const RaggedTokens& batch,
+                 std::size_t token,
+                 const KvLayer& kv) {
+  const SequencePages& sequence = batch.sequences[batch.sequence[token]];
+  const auto position = static_cast<std::size_t>(batch.position[token]);
+  const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
+  const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  for (std::size_t head = 0; head < kv.kv_heads; ++head) {
+    std::byte* row =
+        kv_head_base(kv, head) + page * kv.page_stride_bytes + position % kv.page_size * row_bytes;
+    kernels.narrow_row(k + head * kv.head_dim, kv.dtype, row, kv.head_dim);
+    kernels.narrow_row(v + head * kv.head_dim, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
+  }
+}
+
 // Tasks below which what is left of another worker's share is left to it: whoever takes some of it
 // may have to pack its rows first.
 constexpr std::uint32_t kWorthTaking = 3;
@@ -319,21 +338,35 @@ void CpuBackend::silu_mul(const SiluMulArgs& args, ThreadPool& pool) const {
 }
 
 void CpuBackend::write_kv(const WriteKvArgs& args, ThreadPool& pool) const {
-  const KvLayer& kv = args.kv;
-  const std::size_t dense = kv.kv_heads * kv.head_dim;
-  const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  const std::size_t dense = args.kv.kv_heads * args.kv.head_dim;
   cpu::for_rows(pool, args.batch.tokens, dense * 2, [&](std::size_t token) {
-    const SequencePages& sequence = args.batch.sequences[args.batch.sequence[token]];
-    const auto position = static_cast<std::size_t>(args.batch.position[token]);
-    const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
-    for (std::size_t head = 0; head < kv.kv_heads; ++head) {
-      std::byte* row = kv_head_base(kv, head) + page * kv.page_stride_bytes +
-                       position % kv.page_size * row_bytes;
-      const float* k = args.k + token * stride_or(args.k_stride, dense) + head * kv.head_dim;
-      const float* v = args.v + token * stride_or(args.v_stride, dense) + head * kv.head_dim;
-      kernels_.narrow_row(k, kv.dtype, row, kv.head_dim);
-      kernels_.narrow_row(v, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
-    }
+    write_token(kernels_,
+                args.k + token * stride_or(args.k_stride, dense),
+                args.v + token * stride_or(args.v_stride, dense),
+                args.batch,
+                token,
+                args.kv);
+  });
+}
+
+void CpuBackend::prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const {
+  const std::size_t dim = args.kv.head_dim;
+  const std::size_t touched = (args.heads + 2 * args.kv.kv_heads) * dim;
+  cpu::for_rows(pool, args.batch.tokens, touched, [&](std::size_t token) {
+    const std::size_t row = static_cast<std::size_t>(args.batch.position[token]) * (dim / 2);
+    const auto rotate = [&](float* x, const float* norm, std::size_t heads) {
+      for (std::size_t head = 0; head < heads; ++head, x += dim) {
+        if (norm != nullptr) {
+          kernels_.norm_row(
+              {.x = x, .residual = nullptr, .weight = norm, .y = x, .dim = dim, .eps = args.eps});
+        }
+        kernels_.rope_head({.x = x, .cos = args.cos + row, .sin = args.sin + row, .half = dim / 2});
+      }
+    };
+    float* k = args.k + token * args.stride;
+    rotate(args.q + token * args.stride, args.q_norm, args.heads);
+    rotate(k, args.k_norm, args.kv.kv_heads);
+    write_token(kernels_, k, args.v + token * args.stride, args.batch, token, args.kv);
   });
 }
 

@@ -39,6 +39,7 @@ class CpuBackend : public Backend {
   void route(const RouteArgs& args, ThreadPool& pool) const override;
   void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const override;
   void write_kv(const WriteKvArgs& args, ThreadPool& pool) const override;
+  void prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const override;
   void attention(const AttentionArgs& args, ThreadPool& pool) const override;
   [[nodiscard]] LogSoftmaxStats log_softmax_stats(std::span<const float> logits) const override;
 
