@@ -19,6 +19,7 @@
 #pragma once
 
 #include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/mixed.h"
 #include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
@@ -113,7 +114,7 @@ class Attention {
       const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
       float* to = q_ + row * padded_dim_;
       for (std::size_t i = 0; i < padded_dim_; i += 16)
-        V::store(to + i, load_of(q, i));
+        V::store(to + i, Rows<V>::load_within(q, i, dim_));
       const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
       const auto window = static_cast<std::size_t>(tile_.window);
       visible_[row] = {window != 0 && end > window ? end - window : 0, end};
@@ -123,12 +124,6 @@ class Attention {
     for (std::size_t i = rows_ * padded_dim_; rows_ < kTileRows && i < (rows_ + 1) * padded_dim_;
          ++i)
       q_[i] = 0;
-  }
-
-  /// Dimensions [i, i + 16) of a row, zero behind the last one.
-  [[nodiscard]] Vec load_of(const float* row, std::size_t i) const {
-    if (i + 16 <= dim_) return V::load(row + i);
-    return i < dim_ ? Rows<V>::load_part(row + i, dim_ - i) : V::zero();
   }
 
   /// q to bf16, with the row behind the last one.
@@ -576,27 +571,9 @@ class Attention {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
-      const float* merged = merged_ + row * padded_dim_;
-      const Vec inverse = V::broadcast(1.0F / sum_[row]);
-      for (std::size_t i = 0; i < dim_; i += 32) {
-        alignas(64) float values[32];
-        V::store(values, V::mul(V::load(merged + i), inverse));
-        V::store(values + 16, V::mul(V::load(merged + i + 16), inverse));
-        if (dim_ - i < 32) {
-          for (std::size_t j = 0; i + j < dim_; ++j)
-            out[i + j] = values[kPairs<D> ? place_of(j) : j];
-          continue;
-        }
-        for (std::size_t j = 0; j < 32; j += 4)
-          __builtin_memcpy(out + i + j, values + (kPairs<D> ? place_of(j) : j), 4 * sizeof(float));
-      }
+      Mixed<V>::template scale_row<kPairs<D>>(
+          merged_ + row * padded_dim_, 1.0F / sum_[row], dim_, out);
     }
-  }
-
-  /// Where dimension i of 32 is after V::interleave: of every 8, four in the first vector of 16 and
-  /// four in the second.
-  static std::size_t place_of(std::size_t i) {
-    return i % 8 / 4 * 16 + i / 8 * 4 + i % 4;
   }
 
   const AttentionTile& tile_;
