@@ -52,13 +52,16 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
-    const kernels::PackedWeight& weight = *args.weight;
-    OpCost& cost = timed("linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k()),
-                         [&] { inner_.linear(args, pool); });
-    const double ops = 2.0 * static_cast<double>(args.tokens) * static_cast<double>(weight.n()) *
-                       static_cast<double>(weight.k());
-    cost.bytes += args.tokens == 0 ? 0 : static_cast<double>(weight.bytes());
-    count_products(weight, ops, cost);
+    count_linear(*args.weight, args.tokens, timed(linear_name(*args.weight), [&] {
+      inner_.linear(args, pool);
+    }));
+  }
+
+  void gated_linear(const kernels::GatedLinearArgs& args,
+                    kernels::ThreadPool& pool) const override {
+    count_linear(*args.weight, args.tokens, timed("gated " + linear_name(*args.weight), [&] {
+      inner_.gated_linear(args, pool);
+    }));
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
@@ -99,6 +102,11 @@ class TimedBackend final : public kernels::Backend {
     timed("write_kv", [&] { inner_.write_kv(args, pool); });
   }
 
+  void prepare_heads(const kernels::PrepareHeadsArgs& args,
+                     kernels::ThreadPool& pool) const override {
+    timed("prepare_heads", [&] { inner_.prepare_heads(args, pool); });
+  }
+
   void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
     OpCost& cost = timed("attention", [&] { inner_.attention(args, pool); });
     const kernels::RaggedTokens& batch = args.batch;
@@ -119,6 +127,17 @@ class TimedBackend final : public kernels::Backend {
   }
 
  private:
+  static std::string linear_name(const kernels::PackedWeight& weight) {
+    return "linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k());
+  }
+
+  void count_linear(const kernels::PackedWeight& weight, std::size_t tokens, OpCost& cost) const {
+    const double ops = 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.n()) *
+                       static_cast<double>(weight.k());
+    cost.bytes += tokens == 0 ? 0 : static_cast<double>(weight.bytes());
+    count_products(weight, ops, cost);
+  }
+
   void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
     if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
       cost.int8_ops += ops;

@@ -256,6 +256,67 @@ TEST(Linear, NanAndInfStayInTheirRowAndColumn) {
   }
 }
 
+// linear and silu_mul in one: the same bits, also where up does not begin with a panel, and with
+// more rows and columns than one task keeps at a time.
+TEST(GatedLinear, IsLinearAndSiluMul) {
+  struct Case {
+    std::size_t tokens;
+    std::size_t dim;
+    std::size_t k;
+    WeightFormat format;
+    bool bias;
+  };
+
+  const Case cases[] = {{1, 64, 40, DType::kBf16, false},
+                        {1, 5, 40, DType::kBf16, true},
+                        {3, 300, 33, DType::kF32, true},
+                        {17, 36, 130, WeightScheme::kInt4Group128, false},
+                        {33, 200, 64, WeightScheme::kInt8Dynamic, true},
+                        {40, 160, 50, WeightScheme::kInt8, false},
+                        {410, 176, 24, DType::kBf16, true},
+                        {200, 150, 24, DType::kF16, false},
+                        {0, 16, 16, DType::kBf16, false}};
+  ThreadPool one(1);
+  ThreadPool three(3);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for (const Backend* backend : backends) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " T=" + std::to_string(c.tokens) +
+                   " dim=" + std::to_string(c.dim) + " K=" + std::to_string(c.k));
+      Rng rng(c.tokens + c.dim);
+      const std::vector<float> x = rng.reals(c.tokens * c.k);
+      const std::vector<float> bias = rng.reals(2 * c.dim);
+      const Matrix source(2 * c.dim, c.k, DType::kF32, rng.reals(2 * c.dim * c.k));
+      const MatrixView part = source.view();
+      const auto weight = backend->pack({&part, 1}, c.format, one);
+      const float* added = c.bias ? bias.data() : nullptr;
+      const std::vector<float> both = run(*backend, *weight, x, c.tokens, one, added);
+      const std::size_t stride = c.dim + 3;
+      std::vector<float> want(c.tokens * stride, 7.0F);
+      backend->silu_mul({.gate = both.data(),
+                         .up = both.data() + c.dim,
+                         .in_stride = 2 * c.dim,
+                         .out = want.data(),
+                         .out_stride = stride,
+                         .tokens = c.tokens,
+                         .dim = c.dim},
+                        one);
+      for (ThreadPool* pool : {&one, &three}) {
+        std::vector<float> y(c.tokens * stride, 7.0F);
+        backend->gated_linear({.x = x.data(),
+                               .weight = weight.get(),
+                               .bias = added,
+                               .y = y.data(),
+                               .y_stride = stride,
+                               .tokens = c.tokens},
+                              *pool);
+        EXPECT_TRUE(same_bits(y, want));
+      }
+    }
+  }
+}
+
 // generic, avx2 and avx512 are one; where there are tiles or products of pairs, the unit and its
 // emulation are one, too.
 TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {

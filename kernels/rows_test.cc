@@ -288,6 +288,57 @@ TEST(WriteKv, RoundsLikeTheScalarConversion) {
   }
 }
 
+TEST(PrepareHeads, IsItsOpsOneAfterTheOther) {
+  constexpr std::size_t kHeads = 6;
+  const std::vector<std::int32_t> sequence = {1, 0, 0, 1, 1};
+  const std::vector<std::int32_t> position = {0, 0, 8, 2, 1};
+  ThreadPool one(1);
+  ThreadPool three(3);
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const std::size_t dim : {6U, 32U, 50U}) {
+      for (const bool norms : {false, true}) {
+        SCOPED_TRACE(label(*backend, dim));
+        const testing::Pool::Options options = {
+            .kv_heads = 2, .head_dim = dim, .dtype = DType::kBf16, .lengths = {9, 3}};
+        const std::size_t stride = (kHeads + 2 * options.kv_heads) * dim + 3;
+        Rng rng(dim);
+        const std::vector<float> qkv = rng.reals(sequence.size() * stride);
+        const std::vector<float> weight = rng.reals(2 * dim);
+        const std::vector<float> angles = rng.reals(9 * dim);
+        const auto run = [&](bool at_once, ThreadPool& threads) {
+          std::vector<float> x = qkv;
+          const testing::Pool pool(options);
+          const PrepareHeadsArgs args = {.q = x.data(),
+                                         .k = x.data() + kHeads * dim,
+                                         .v = x.data() + (kHeads + options.kv_heads) * dim,
+                                         .stride = stride,
+                                         .heads = kHeads,
+                                         .q_norm = norms ? weight.data() : nullptr,
+                                         .k_norm = norms ? weight.data() + dim : nullptr,
+                                         .eps = 1e-5F,
+                                         .cos = angles.data(),
+                                         .sin = angles.data() + 9 * (dim / 2),
+                                         .batch = pool.batch(sequence, position),
+                                         .kv = pool.layer()};
+          if (at_once) {
+            backend->prepare_heads(args, threads);
+          } else {
+            backend->Backend::prepare_heads(args, threads);
+          }
+          return std::pair(x, pool.memory());
+        };
+        const auto want = run(false, one);
+        EXPECT_FALSE(same_bits(want.first, qkv));
+        for (ThreadPool* threads : {&one, &three}) {
+          const auto got = run(true, *threads);
+          EXPECT_TRUE(same_bits(got.first, want.first));
+          EXPECT_EQ(got.second, want.second);
+        }
+      }
+    }
+  }
+}
+
 TEST(LogSoftmax, MatchesTheReference) {
   std::vector<const Backend*> backends = testing::vector_backends();
   const Backend& generic = *select(Family::kGeneric, nullptr);

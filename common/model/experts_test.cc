@@ -239,11 +239,14 @@ TEST(Experts, LoadsTheTensorsOfEachExpertAndNamesTheMissingOne) {
 }
 
 TEST(Experts, WorkspaceIsForTheWidestLayer) {
-  // Two chosen experts of 20 against a dense layer of 36, gate and up.
+  // Two chosen experts of 20, gate and up, against a dense layer of 36, their product alone.
   EXPECT_EQ(mlp_floats_per_token(*with("")).inner, 2 * 2 * 20);
   EXPECT_EQ(mlp_floats_per_token(*with(R"({"num_experts_per_tok":1})")).inner, 2 * 20);
   EXPECT_EQ(mlp_floats_per_token(*with(R"({"num_experts_per_tok":1,"mlp_only_layers":[0]})")).inner,
-            2 * 36);
+            2 * 20);
+  const auto narrow =
+      R"({"num_experts_per_tok":1,"moe_intermediate_size":10,"mlp_only_layers":[0]})";
+  EXPECT_EQ(mlp_floats_per_token(*with(narrow)).inner, 36);
   EXPECT_EQ(mlp_floats_per_token(*with("")).routing, 6 + 4 * 2);
   EXPECT_EQ(mlp_floats_per_token(*with(R"({"num_experts":0})")).routing, 0);
   EXPECT_EQ(activation_floats_per_token(*with("")), 24 + 24 + (24 + 24) + 24 + 80 + 14);

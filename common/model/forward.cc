@@ -135,6 +135,13 @@ void Model::linear(Linear& layer, kernels::LinearArgs args) {
   backend_->linear(args, *pool_);
 }
 
+void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
+  args.bias = layer.bias.empty() ? nullptr : layer.bias.data();
+  if (!layer.late.empty()) return late_->gated_linear(layer, args);
+  args.weight = layer.weight.get();
+  backend_->gated_linear(args, *pool_);
+}
+
 void Model::run_layers(const ForwardBatch& batch) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
@@ -169,45 +176,24 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                      *pool_);
   linear(weights.qkv, {.x = workspace_.normed.data(), .y = query, .tokens = tokens});
 
-  struct Rotated {
-    float* x;
-    std::size_t heads;
-    const std::vector<float>& norm;
-  };
-
-  for (const Rotated& part :
-       {Rotated{query, heads, weights.query_norm}, Rotated{key, kv_heads, weights.key_norm}}) {
-    if (!part.norm.empty()) {
-      backend_->head_norm({.x = part.x,
-                           .x_stride = stride,
-                           .weight = part.norm.data(),
-                           .tokens = tokens,
-                           .heads = part.heads,
-                           .head_dim = head_dim,
-                           .eps = eps},
-                          *pool_);
-    }
-    backend_->rope({.x = part.x,
-                    .x_stride = stride,
-                    .positions = batch.positions.data(),
-                    .cos = rope_.cos(),
-                    .sin = rope_.sin(),
-                    .tokens = tokens,
-                    .heads = part.heads,
-                    .head_dim = head_dim},
-                   *pool_);
-  }
   const kernels::KvLayer kv =
       kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
   // Written before it is read, also within this batch: a token sees its chunk's K and V through
   // the pages, rounded to their dtype, exactly as a later chunk will.
-  backend_->write_kv({.k = key,
-                      .v = value,
-                      .k_stride = stride,
-                      .v_stride = stride,
-                      .batch = ragged(batch),
-                      .kv = kv},
-                     *pool_);
+  backend_->prepare_heads(
+      {.q = query,
+       .k = key,
+       .v = value,
+       .stride = stride,
+       .heads = heads,
+       .q_norm = weights.query_norm.empty() ? nullptr : weights.query_norm.data(),
+       .k_norm = weights.key_norm.empty() ? nullptr : weights.key_norm.data(),
+       .eps = eps,
+       .cos = rope_.cos(),
+       .sin = rope_.sin(),
+       .batch = ragged(batch),
+       .kv = kv},
+      *pool_);
   if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
   backend_->attention({.q = query,
                        .q_stride = stride,
@@ -245,23 +231,10 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
 
 /// hidden += down(silu(gate) * up)
 void Model::dense_mlp(LayerWeights& weights, std::size_t token_count) {
-  const auto intermediate = static_cast<std::size_t>(config_.intermediate_size);
-  float* gate = workspace_.gate_up.data();
-  linear(weights.gate_up, {.x = workspace_.normed.data(), .y = gate, .tokens = token_count});
-  backend_->silu_mul({.gate = gate,
-                      .up = gate + intermediate,
-                      .in_stride = 2 * intermediate,
-                      .out = gate,
-                      .out_stride = 2 * intermediate,
-                      .tokens = token_count,
-                      .dim = intermediate},
-                     *pool_);
+  float* inner = workspace_.inner.data();
+  gated_linear(weights.gate_up, {.x = workspace_.normed.data(), .y = inner, .tokens = token_count});
   linear(weights.down,
-         {.x = gate,
-          .x_stride = 2 * intermediate,
-          .y = workspace_.hidden.data(),
-          .tokens = token_count,
-          .accumulate = true});
+         {.x = inner, .y = workspace_.hidden.data(), .tokens = token_count, .accumulate = true});
 }
 
 /// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)
@@ -297,7 +270,7 @@ void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
                         .tokens = token_count,
                         .top_k = top_k,
                         .y = workspace_.hidden.data(),
-                        .inner = workspace_.gate_up.data(),
+                        .inner = workspace_.inner.data(),
                         .rows = ids + rows,
                         .row_weights = row_weights},
                        *pool_);

@@ -106,12 +106,19 @@ kernels::PackedWeight LateWeights::rows_of(Linear& layer,
   return backend_.over(weight.mutable_data() + offset, end - begin, weight.k(), weight.format());
 }
 
-void LateWeights::pack(const Linear& layer, std::size_t begin, kernels::PackedWeight& to) {
-  const kernels::PackJob job{
-      .to = &to, .parts = cut(layer.late, begin, begin + to.n()), .reader = source_->reader()};
+void LateWeights::pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
+  const kernels::PackJob job{.to = &to, .parts = std::move(parts), .reader = source_->reader()};
   backend_.fill({&job, 1}, pool_);
   Status status = source_->take_read_status();
   if (failure_.ok()) failure_ = std::move(status);
+}
+
+/// For one product. False when the rows cannot be read.
+bool LateWeights::pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
+  const auto began = SteadyClock::now();
+  pack(std::move(parts), to);
+  in_vain_ += SteadyClock::now() - began;
+  return failure_.ok();
 }
 
 /// False when the rows cannot be read.
@@ -119,7 +126,7 @@ bool LateWeights::fill_next(Linear& layer) {
   if (failure_ = failpoint::hit("model.fill"); !failure_.ok()) return false;
   const std::size_t end = std::min(layer.filled + chunk_rows(layer), layer.weight->n());
   kernels::PackedWeight rows = rows_of(layer, layer.filled, end);
-  pack(layer, layer.filled, rows);
+  pack(cut(layer.late, layer.filled, end), rows);
   if (!failure_.ok()) return false;
   layer.filled = end;
   if (end == layer.weight->n()) layer.late.clear();
@@ -143,7 +150,7 @@ Status LateWeights::fill_while_fast() {
     kernels::PackedWeight staged =
         backend_.over(staging_.data(), rows, weight.k(), weight.format());
     const auto began = SteadyClock::now();
-    pack(first, 0, staged);
+    pack(cut(first.late, 0, rows), staged);
     pack_time = std::min(pack_time, SteadyClock::now() - began);
   }
   const auto began = SteadyClock::now();
@@ -165,13 +172,16 @@ void LateWeights::begin_pass() {
   failure_ = {};
 }
 
-void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
-  kernels::PackedWeight& weight = *layer.weight;
+void LateWeights::fill_in_time(Linear& layer) {
   while (failure_.ok() && !layer.late.empty() && SteadyClock::now() < fill_until_)
     (void)fill_next(layer);
+}
+
+void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
+  fill_in_time(layer);
   // Nothing that this pass computes will be looked at.
   if (!failure_.ok()) return;
-
+  const kernels::PackedWeight& weight = *layer.weight;
   const auto multiply = [&](const kernels::PackedWeight& rows, std::size_t begin) {
     kernels::LinearArgs some = args;
     some.weight = &rows;
@@ -186,11 +196,41 @@ void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
     const std::size_t end = std::min(begin + chunk_rows(layer), weight.n());
     kernels::PackedWeight rows =
         backend_.over(staging_.data(), end - begin, weight.k(), weight.format());
-    const auto started = SteadyClock::now();
-    pack(layer, begin, rows);
-    in_vain_ += SteadyClock::now() - started;
-    if (!failure_.ok()) return;
+    if (!pack_in_vain(cut(layer.late, begin, end), rows)) return;
     multiply(rows, begin);
+    begin = end;
+  }
+}
+
+void LateWeights::gated_linear(Linear& layer, const kernels::GatedLinearArgs& args) {
+  fill_in_time(layer);
+  if (!failure_.ok()) return;
+  const kernels::PackedWeight& weight = *layer.weight;
+  const std::size_t dim = weight.n() / 2;
+  kernels::GatedLinearArgs some = args;
+  some.y_stride = kernels::stride_or(args.y_stride, dim);
+  if (layer.late.empty()) {
+    some.weight = &weight;
+    return backend_.gated_linear(some, pool_);
+  }
+  // Rows of gate go with as many of up, which are filled last: what is filled of gate waits.
+  std::vector<float> bias;
+  for (std::size_t begin = 0; begin < dim;) {
+    const std::size_t end = std::min(begin + chunk_rows(layer) / 2, dim);
+    std::vector<kernels::MatrixView> parts = cut(layer.late, begin, end);
+    const std::vector<kernels::MatrixView> up = cut(layer.late, dim + begin, dim + end);
+    parts.insert(parts.end(), up.begin(), up.end());
+    kernels::PackedWeight rows =
+        backend_.over(staging_.data(), 2 * (end - begin), weight.k(), weight.format());
+    if (!pack_in_vain(std::move(parts), rows)) return;
+    if (args.bias != nullptr) {
+      bias.assign(args.bias + begin, args.bias + end);
+      bias.insert(bias.end(), args.bias + dim + begin, args.bias + dim + end);
+      some.bias = bias.data();
+    }
+    some.weight = &rows;
+    some.y = args.y + begin;
+    backend_.gated_linear(some, pool_);
     begin = end;
   }
 }

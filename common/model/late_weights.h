@@ -55,6 +55,9 @@ class LateWeights {
   /// Backend::linear with `layer`, of which some rows are not filled; `args` without weight.
   void linear(Linear& layer, const kernels::LinearArgs& args);
 
+  /// Backend::gated_linear likewise.
+  void gated_linear(Linear& layer, const kernels::GatedLinearArgs& args);
+
   /// Whether all rows could be read that the products since begin_pass() needed. If not, what they
   /// computed is worthless; rows that could not be read stay late, so a later pass may succeed.
   Status end_pass();
@@ -72,7 +75,9 @@ class LateWeights {
   [[nodiscard]] kernels::PackedWeight rows_of(Linear& layer,
                                               std::size_t begin,
                                               std::size_t end) const;
-  void pack(const Linear& layer, std::size_t begin, kernels::PackedWeight& to);
+  void pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to);
+  bool pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to);
+  void fill_in_time(Linear& layer);
   bool fill_next(Linear& layer);
   void drop_filled();
 

@@ -152,6 +152,26 @@ struct Both {
       EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
           << n << " outputs, " << unpacked->filled << " filled";
     }
+    for (std::size_t i = 0; i < eager.layers.size(); ++i) {
+      const kernels::PackedWeight& weight = *eager.layers[i].gate_up.weight;
+      Linear& unpacked = decoder.layers[i].gate_up;
+      const std::vector<float> x = floats(kTokens * weight.k());
+      const std::vector<float> bias = floats(weight.n());
+      const std::vector<float> old = floats(kTokens * (weight.n() / 2 + 3));
+      std::vector<float> want = old;
+      std::vector<float> got = old;
+      kernels::GatedLinearArgs args{.x = x.data(),
+                                    .bias = bias.data(),
+                                    .y = got.data(),
+                                    .y_stride = weight.n() / 2 + 3,
+                                    .tokens = kTokens};
+      late->gated_linear(unpacked, args);
+      args.weight = &weight;
+      args.y = want.data();
+      backend.gated_linear(args, pool());
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+          << "gate and up, " << unpacked.filled << " filled";
+    }
   }
 
   const kernels::Backend& backend;

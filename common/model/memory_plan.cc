@@ -64,7 +64,7 @@ KvLayout make_kv_layout(const ModelConfig& config,
 MlpFloats mlp_floats_per_token(const ModelConfig& config) {
   const ExpertConfig& experts = config.experts;
   MlpFloats floats;
-  if (config.expert_layer_count() < config.layer_count) floats.inner = 2 * config.intermediate_size;
+  if (config.expert_layer_count() < config.layer_count) floats.inner = config.intermediate_size;
   if (config.expert_layer_count() > 0) {
     floats.inner = std::max(floats.inner, 2 * experts.per_token * experts.intermediate_size);
     floats.routing = experts.count + 4 * experts.per_token;

@@ -50,7 +50,7 @@ KvLayout make_kv_layout(const ModelConfig& config, kernels::DType kv_dtype, std:
 
 /// Floats (or int32) per token that the MLP of any layer works in.
 struct MlpFloats {
-  std::int64_t inner = 0;    ///< gate|up, of each chosen expert where there are experts
+  std::int64_t inner = 0;    ///< silu(gate) * up, or gate|up of each chosen expert
   std::int64_t routing = 0;  ///< router logits; ids and weights of the chosen, twice (as chosen,
                              ///< and sorted by expert)
 };

@@ -132,6 +132,7 @@ class Model {
   Status with_late_weights(Pass pass);
   void update_late_weights();
   void linear(Linear& layer, kernels::LinearArgs args);
+  void gated_linear(Linear& layer, kernels::GatedLinearArgs args);
   [[nodiscard]] Status check_batch(const ForwardBatch& batch) const;
   [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
                                   std::size_t token_count) const;

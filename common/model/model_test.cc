@@ -439,7 +439,7 @@ TEST(ModelLoad, PlanMatchesWhatIsHeld) {
     EXPECT_EQ(plan.page_bytes, (*loaded)->kv_layout(16).page_bytes());
     EXPECT_EQ(plan.rope_bytes, 64U * 4 * sizeof(float));
     EXPECT_EQ(plan.logit_bytes, 4U * (20 + 2 * 8) * sizeof(float));
-    EXPECT_EQ(plan.activation_bytes, 16U * (8 + 8 + 16 + 8 + 24) * sizeof(float));
+    EXPECT_EQ(plan.activation_bytes, 16U * (8 + 8 + 16 + 8 + 12) * sizeof(float));
     EXPECT_GE(plan.weight_bytes, 20U * 8 * kernels::dtype_bytes((*loaded)->dtype()));
     EXPECT_GT(plan.fixed_bytes(), plan.weight_bytes);
   }

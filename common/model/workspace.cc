@@ -40,7 +40,7 @@ Result<Workspace> Workspace::allocate(const ModelConfig& config, const PassLimit
       {&space.normed, tokens, config.hidden_size, "normed hidden states"},
       {&space.qkv, tokens, config.query_size() + 2 * config.kv_size(), "queries, keys and values"},
       {&space.attention, tokens, config.query_size(), "attention outputs"},
-      {&space.gate_up, tokens, mlp.inner, "MLP activations"},
+      {&space.inner, tokens, mlp.inner, "MLP activations"},
       {&space.routing, tokens, mlp.routing, "choices of experts"},
       {&space.rows, rows, config.hidden_size, "rows of the head"},
       {&space.rows_normed, rows, config.hidden_size, "normed rows of the head"},

@@ -34,7 +34,7 @@ struct Workspace {
   FloatBuffer normed;     ///< [tokens, hidden]
   FloatBuffer qkv;        ///< [tokens, query_size + 2 * kv_size]
   FloatBuffer attention;  ///< [tokens, query_size]
-  FloatBuffer gate_up;    ///< [tokens, MlpFloats::inner]
+  FloatBuffer inner;      ///< [tokens, MlpFloats::inner]
   FloatBuffer routing;    ///< [tokens, MlpFloats::routing]
   FloatBuffer rows;       ///< [rows, hidden]: residual stream of the rows for the head
   FloatBuffer rows_normed;

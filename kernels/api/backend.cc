@@ -50,4 +50,42 @@ std::unique_ptr<PackedWeight> Backend::pack_stack(std::span<const MatrixView> we
   return fill_one(*this, allocate(first.rows, first.cols, store, weights.size()), weights, pool);
 }
 
+void Backend::prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const {
+  struct Part {
+    float* x;
+    std::size_t heads;
+    const float* norm;
+  };
+
+  for (const Part& part :
+       {Part{args.q, args.heads, args.q_norm}, Part{args.k, args.kv.kv_heads, args.k_norm}}) {
+    if (part.norm != nullptr) {
+      head_norm({.x = part.x,
+                 .x_stride = args.stride,
+                 .weight = part.norm,
+                 .tokens = args.batch.tokens,
+                 .heads = part.heads,
+                 .head_dim = args.kv.head_dim,
+                 .eps = args.eps},
+                pool);
+    }
+    rope({.x = part.x,
+          .x_stride = args.stride,
+          .positions = args.batch.position,
+          .cos = args.cos,
+          .sin = args.sin,
+          .tokens = args.batch.tokens,
+          .heads = part.heads,
+          .head_dim = args.kv.head_dim},
+         pool);
+  }
+  write_kv({.k = args.k,
+            .v = args.v,
+            .k_stride = args.stride,
+            .v_stride = args.stride,
+            .batch = args.batch,
+            .kv = args.kv},
+           pool);
+}
+
 }  // namespace tandem::kernels

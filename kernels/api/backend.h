@@ -110,6 +110,7 @@ class Backend {
 
   virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
   virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;
+  virtual void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const = 0;
   virtual void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const = 0;
   virtual void head_norm(const HeadNormArgs& args, ThreadPool& pool) const = 0;
   virtual void rope(const RopeArgs& args, ThreadPool& pool) const = 0;
@@ -117,6 +118,8 @@ class Backend {
   virtual void route(const RouteArgs& args, ThreadPool& pool) const = 0;
   virtual void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const = 0;
   virtual void write_kv(const WriteKvArgs& args, ThreadPool& pool) const = 0;
+  /// By default its ops one after the other.
+  virtual void prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const;
   virtual void attention(const AttentionArgs& args, ThreadPool& pool) const = 0;
 
   /// Max and log-sum-exp of one row of logits. -inf entries count as probability 0. A row without

@@ -43,6 +43,18 @@ struct LinearArgs {
   bool accumulate = false;  ///< for y = residual + W x
 };
 
+/// y[t, i] = silu(g[t, i]) * u[t, i] of [g | u] = x W^T + bias: linear and silu_mul in one, the
+/// same bits; g and u do not go through memory.
+struct GatedLinearArgs {
+  const float* x = nullptr;              ///< [tokens, k]
+  std::size_t x_stride = 0;              ///< 0: k
+  const PackedWeight* weight = nullptr;  ///< [2 * dim, k]: gate, then up
+  const float* bias = nullptr;           ///< [2 * dim] or null
+  float* y = nullptr;                    ///< [tokens, dim]; must not overlap x
+  std::size_t y_stride = 0;              ///< 0: dim
+  std::size_t tokens = 0;
+};
+
 /// y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * weight. (Zhang and Sennrich 2019, RMSNorm.)
 /// With `residual`: first residual[r, :] += x[r, :], then the norm of residual[r, :].
 struct RmsNormArgs {
@@ -172,6 +184,24 @@ struct WriteKvArgs {
   const float* v = nullptr;  ///< as k
   std::size_t k_stride = 0;  ///< 0: kv_heads * head_dim
   std::size_t v_stride = 0;  ///< 0: kv_heads * head_dim
+  RaggedTokens batch;
+  KvLayer kv;
+};
+
+/// What becomes of queries, keys and values before attention, token by token: head_norm of q and k
+/// where they have norms, rope of both, write_kv. The same bits as those ops, one pass over memory.
+/// q and k are changed in place; what k holds afterwards means nothing.
+struct PrepareHeadsArgs {
+  float* q = nullptr;             ///< [tokens, heads, head_dim]; heads of a token are contiguous
+  float* k = nullptr;             ///< [tokens, kv.kv_heads, head_dim], likewise
+  const float* v = nullptr;       ///< as k
+  std::size_t stride = 0;         ///< of all three, from token to token
+  std::size_t heads = 0;          ///< of q
+  const float* q_norm = nullptr;  ///< [head_dim], or null: no norm
+  const float* k_norm = nullptr;  ///< likewise
+  float eps = 1e-6F;
+  const float* cos = nullptr;  ///< [max_positions, head_dim / 2], row by absolute position
+  const float* sin = nullptr;  ///< likewise
   RaggedTokens batch;
   KvLayer kv;
 };

@@ -24,7 +24,7 @@ namespace tandem::kernels {
 class ThreadPool {
  public:
   /// Scratch memory of each worker; touched only where a kernel needs it.
-  static constexpr std::size_t kScratchBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kScratchBytes = std::size_t{5} << 18;
   static constexpr std::size_t kMaxThreads = 1024;
 
   /// `threads` is clamped to [1, kMaxThreads]. If the system refuses a thread, the pool runs with

@@ -17,6 +17,25 @@ std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
 }
 
+// A token's heads of K and V into its slot.
+void write_token(const cpu::Kernels& kernels,
+                 const float* k,
+                 const float* v,
+                 const RaggedTokens& batch,
+                 std::size_t token,
+                 const KvLayer& kv) {
+  const SequencePages& sequence = batch.sequences[batch.sequence[token]];
+  const auto position = static_cast<std::size_t>(batch.position[token]);
+  const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
+  const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  for (std::size_t head = 0; head < kv.kv_heads; ++head) {
+    std::byte* row =
+        kv_head_base(kv, head) + page * kv.page_stride_bytes + position % kv.page_size * row_bytes;
+    kernels.narrow_row(k + head * kv.head_dim, kv.dtype, row, kv.head_dim);
+    kernels.narrow_row(v + head * kv.head_dim, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
+  }
+}
+
 // Tasks below which what is left of another worker's share is left to it: whoever takes some of it
 // may have to pack its rows first.
 constexpr std::uint32_t kWorthTaking = 3;
@@ -47,6 +66,69 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, Fn fn) {
       }
     }
   });
+}
+
+// Products of rows of x with the first `columns` outputs of a weight, and with as many others for
+// each further stream.
+struct Product {
+  const float* x;
+  std::size_t x_stride;
+  std::size_t tokens;
+  const PackedWeight& weight;
+  std::size_t columns;
+  std::size_t streams;
+};
+
+// fn(block, first row) for all of the product in tasks; fn says where outputs go. fn may change the
+// block.
+template <class Fn>
+void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool& pool, Fn fn) {
+  const PackedWeight& weight = product.weight;
+  const std::size_t k = weight.k();
+  const std::size_t panels = cpu::panel_count(product.columns);
+  if (product.tokens == 0 || panels == 0) return;
+  const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
+  const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
+  const std::size_t macs = rows * k * panels * cpu::kPanel * product.streams;
+  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
+  const std::size_t columns = (panels + step - 1) / step;
+  // 1 + the block of rows that each worker packed last.
+  std::uint32_t packed[ThreadPool::kMaxThreads];
+  std::fill_n(packed, pool.thread_count(), 0U);
+  const auto run = [&](std::size_t task, std::size_t worker) {
+    const std::size_t row = task / columns * rows;
+    const auto mark = static_cast<std::uint32_t>(task / columns + 1);
+    const bool again = packed[worker] == mark;
+    packed[worker] = mark;
+    const std::size_t panel = task % columns * step;
+    cpu::LinearBlock block = {.x = product.x + row * product.x_stride,
+                              .x_stride = product.x_stride,
+                              .rows = std::min(rows, product.tokens - row),
+                              .weight = weight.data(),
+                              .panel_bytes = cpu::panel_bytes(k, weight.format()),
+                              .scheme = weight.scheme(),
+                              .dtype = weight.dtype(),
+                              .k = k,
+                              .n = weight.n(),
+                              .panel_begin = panel,
+                              .panel_end = std::min(panel + step, panels),
+                              .bias = nullptr,
+                              .y = nullptr,
+                              .y_stride = 0,
+                              .accumulate = false,
+                              .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
+                              .packed = again,
+                              .x_rows = nullptr,
+                              .y_rows = nullptr,
+                              .row_scale = nullptr,
+                              .next = nullptr};
+    fn(block, row);
+  };
+  if (row_blocks > 1) {
+    for_ranges(pool, row_blocks * columns, run);
+  } else {
+    pool.parallel_for(columns, run);
+  }
 }
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
@@ -118,51 +200,78 @@ void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
 
 void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const PackedWeight& weight = *args.weight;
-  const std::size_t k = weight.k();
-  const std::size_t panels = cpu::panel_count(weight.n());
-  if (args.tokens == 0 || panels == 0) return;
-  const std::size_t x_stride = stride_or(args.x_stride, k);
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const std::size_t rows = cpu::row_block(args.tokens, weight, kernels_);
-  const std::size_t row_blocks = (args.tokens + rows - 1) / rows;
+  const Product product = {.x = args.x,
+                           .x_stride = stride_or(args.x_stride, weight.k()),
+                           .tokens = args.tokens,
+                           .weight = weight,
+                           .columns = weight.n(),
+                           .streams = 1};
+  for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
+    block.bias = args.bias;
+    block.y = args.y + row * y_stride;
+    block.y_stride = y_stride;
+    block.accumulate = args.accumulate;
+    kernels_.linear(block);
+  });
+}
 
-  const std::size_t macs = rows * k * panels * cpu::kPanel;
-  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
-  const std::size_t columns = (panels + step - 1) / step;
-  // 1 + the block of rows that each worker packed last.
-  std::uint32_t packed[ThreadPool::kMaxThreads];
-  std::fill_n(packed, pool.thread_count(), 0U);
-  const auto run = [&](std::size_t task, std::size_t worker) {
-    const std::size_t row = task / columns * rows;
-    const auto mark = static_cast<std::uint32_t>(task / columns + 1);
-    const bool again = packed[worker] == mark;
-    packed[worker] = mark;
-    const std::size_t panel = task % columns * step;
-    kernels_.linear({.x = args.x + row * x_stride,
-                     .x_stride = x_stride,
-                     .rows = std::min(rows, args.tokens - row),
-                     .weight = weight.data(),
-                     .panel_bytes = cpu::panel_bytes(k, weight.format()),
-                     .scheme = weight.scheme(),
-                     .dtype = weight.dtype(),
-                     .k = k,
-                     .n = weight.n(),
-                     .panel_begin = panel,
-                     .panel_end = std::min(panel + step, panels),
-                     .bias = args.bias,
-                     .y = args.y + row * y_stride,
-                     .y_stride = y_stride,
-                     .accumulate = args.accumulate,
-                     .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
-                     .packed = again,
-                     .x_rows = nullptr,
-                     .y_rows = nullptr,
-                     .row_scale = nullptr});
+void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const {
+  const std::size_t dim = args.weight->n() / 2;
+  const std::size_t y_stride = stride_or(args.y_stride, dim);
+  const Product product = {.x = args.x,
+                           .x_stride = stride_or(args.x_stride, args.weight->k()),
+                           .tokens = args.tokens,
+                           .weight = *args.weight,
+                           .columns = dim,
+                           .streams = 2};
+  for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
+    const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
+    // As many columns at a time as keep gate and up, the latter not aligned, in the room.
+    const std::size_t panels = cpu::kGatedFloats / block.rows / 2 / cpu::kPanel - 1;
+    const std::size_t step =
+        (block.rows > 64 ? std::min<std::size_t>(panels, 8) : panels) * cpu::kPanel;
+    for (std::size_t column = block.panel_begin * cpu::kPanel; column < end; column += step) {
+      const std::size_t count = std::min(step, end - column);
+      gated_columns(args, block, column, count, args.y + row * y_stride, y_stride);
+      block.packed = true;
+    }
+  });
+}
+
+// y[:, column...] = silu(gate) * up of the block's rows.
+void CpuBackend::gated_columns(const GatedLinearArgs& args,
+                               cpu::LinearBlock block,
+                               std::size_t column,
+                               std::size_t count,
+                               float* y,
+                               std::size_t y_stride) const {
+  float* room = block.scratch + cpu::kGatedAt;
+  const std::size_t dim = args.weight->n() / 2;
+  const std::size_t shift = (dim + column) % cpu::kPanel;
+  const auto panels_of = [](std::size_t columns) {
+    return cpu::panel_count(columns) * cpu::kPanel;
   };
-  if (row_blocks > 1) {
-    for_ranges(pool, row_blocks * columns, run);
-  } else {
-    pool.parallel_for(columns, run);
+  const std::size_t stride = panels_of(count) + panels_of(shift + count);
+  const std::byte* weight = block.weight;
+  for (const bool up : {false, true}) {
+    // From the panel on that holds the first column.
+    const std::size_t first = up ? dim + column - shift : column;
+    const std::size_t then = up ? column + count : dim + column;
+    block.next = weight + then / cpu::kPanel * block.panel_bytes;
+    block.weight = weight + first / cpu::kPanel * block.panel_bytes;
+    block.n = std::min(args.weight->n() - first, up ? shift + count : count);
+    block.bias = args.bias == nullptr ? nullptr : args.bias + first;
+    block.panel_begin = 0;
+    block.panel_end = cpu::panel_count(block.n);
+    block.y = up ? room + panels_of(count) : room;
+    block.y_stride = stride;
+    kernels_.linear(block);
+    block.packed = true;
+  }
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    const float* gate = room + r * stride;
+    kernels_.silu_mul_row(gate, gate + panels_of(count) + shift, y + r * y_stride + column, count);
   }
 }
 
@@ -220,21 +329,35 @@ void CpuBackend::silu_mul(const SiluMulArgs& args, ThreadPool& pool) const {
 }
 
 void CpuBackend::write_kv(const WriteKvArgs& args, ThreadPool& pool) const {
-  const KvLayer& kv = args.kv;
-  const std::size_t dense = kv.kv_heads * kv.head_dim;
-  const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  const std::size_t dense = args.kv.kv_heads * args.kv.head_dim;
   cpu::for_rows(pool, args.batch.tokens, dense * 2, [&](std::size_t token) {
-    const SequencePages& sequence = args.batch.sequences[args.batch.sequence[token]];
-    const auto position = static_cast<std::size_t>(args.batch.position[token]);
-    const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
-    for (std::size_t head = 0; head < kv.kv_heads; ++head) {
-      std::byte* row = kv_head_base(kv, head) + page * kv.page_stride_bytes +
-                       position % kv.page_size * row_bytes;
-      const float* k = args.k + token * stride_or(args.k_stride, dense) + head * kv.head_dim;
-      const float* v = args.v + token * stride_or(args.v_stride, dense) + head * kv.head_dim;
-      kernels_.narrow_row(k, kv.dtype, row, kv.head_dim);
-      kernels_.narrow_row(v, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
-    }
+    write_token(kernels_,
+                args.k + token * stride_or(args.k_stride, dense),
+                args.v + token * stride_or(args.v_stride, dense),
+                args.batch,
+                token,
+                args.kv);
+  });
+}
+
+void CpuBackend::prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const {
+  const std::size_t dim = args.kv.head_dim;
+  const std::size_t touched = (args.heads + 2 * args.kv.kv_heads) * dim;
+  cpu::for_rows(pool, args.batch.tokens, touched, [&](std::size_t token) {
+    const std::size_t row = static_cast<std::size_t>(args.batch.position[token]) * (dim / 2);
+    const auto rotate = [&](float* x, const float* norm, std::size_t heads) {
+      for (std::size_t head = 0; head < heads; ++head, x += dim) {
+        if (norm != nullptr) {
+          kernels_.norm_row(
+              {.x = x, .residual = nullptr, .weight = norm, .y = x, .dim = dim, .eps = args.eps});
+        }
+        kernels_.rope_head({.x = x, .cos = args.cos + row, .sin = args.sin + row, .half = dim / 2});
+      }
+    };
+    float* k = args.k + token * args.stride;
+    rotate(args.q + token * args.stride, args.q_norm, args.heads);
+    rotate(k, args.k_norm, args.kv.kv_heads);
+    write_token(kernels_, k, args.v + token * args.stride, args.batch, token, args.kv);
   });
 }
 

@@ -29,6 +29,7 @@ class CpuBackend : public Backend {
                                          WeightFormat store) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
+  void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;
   void head_norm(const HeadNormArgs& args, ThreadPool& pool) const override;
   void rope(const RopeArgs& args, ThreadPool& pool) const override;
@@ -36,10 +37,18 @@ class CpuBackend : public Backend {
   void route(const RouteArgs& args, ThreadPool& pool) const override;
   void expert_mlp(const ExpertMlpArgs& args, ThreadPool& pool) const override;
   void write_kv(const WriteKvArgs& args, ThreadPool& pool) const override;
+  void prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) const override;
   void attention(const AttentionArgs& args, ThreadPool& pool) const override;
   [[nodiscard]] LogSoftmaxStats log_softmax_stats(std::span<const float> logits) const override;
 
  private:
+  void gated_columns(const GatedLinearArgs& args,
+                     cpu::LinearBlock block,
+                     std::size_t column,
+                     std::size_t count,
+                     float* y,
+                     std::size_t y_stride) const;
+
   Family family_;
   std::string_view numerics_;
   cpu::Kernels kernels_;

@@ -24,6 +24,15 @@ inline constexpr std::size_t kTasksPerThreadOfFewRows = 2;
 inline constexpr std::size_t kManyRows = 128;
 inline constexpr std::size_t kTasksPerThreadOfManyRows = 16;
 
+// Rows of a block at most; of kernels that say most_rows, at most twice as many.
+inline constexpr std::size_t kMostRows = 192;
+
+// Floats of a task's scratch from which on gated_linear keeps gate and up, behind what linear
+// takes. Two panels of each, and a third of up where it is not aligned, must fit for most rows.
+inline constexpr std::size_t kGatedAt = (std::size_t{1} << 20) / sizeof(float);
+inline constexpr std::size_t kGatedFloats = ThreadPool::kScratchBytes / sizeof(float) - kGatedAt;
+static_assert(kGatedFloats >= 2 * kMostRows * 3 * 2 * kPanel);
+
 /// Tasks that a large product is cut into, with `rows` rows for each panel.
 inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {
   if (pool.thread_count() == 1) return 1;
@@ -50,7 +59,6 @@ void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, 
 inline std::size_t row_block(std::size_t tokens,
                              const PackedWeight& weight,
                              const Kernels& kernels) {
-  constexpr std::size_t kMostRows = 192;
   std::size_t fit = kernels.most_rows == nullptr
                         ? 0
                         : kernels.most_rows(weight.k(), weight.scheme(), weight.dtype());

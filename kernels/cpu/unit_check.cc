@@ -73,7 +73,8 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                    .packed = false,
                    .x_rows = nullptr,
                    .y_rows = nullptr,
-                   .row_scale = nullptr});
+                   .row_scale = nullptr,
+                   .next = nullptr});
     }
     if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;
   }

@@ -327,6 +327,22 @@ void ReferenceBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   });
 }
 
+void ReferenceBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const {
+  const PackedWeight& weight = *args.weight;
+  const std::size_t dim = weight.n() / 2;
+  pool.parallel_for(args.tokens * dim, [&](std::size_t task, std::size_t) {
+    const std::size_t token = task / dim;
+    const float* x = args.x + token * stride_or(args.x_stride, weight.k());
+    const auto product = [&](std::size_t output) {
+      const double sum = any_product(weight, 0, output, x);
+      const double bias = args.bias == nullptr ? 0.0 : static_cast<double>(args.bias[output]);
+      return static_cast<double>(static_cast<float>(sum + bias));
+    };
+    args.y[token * stride_or(args.y_stride, dim) + task % dim] =
+        static_cast<float>(silu(product(task % dim)) * product(dim + task % dim));
+  });
+}
+
 void ReferenceBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
   pool.parallel_for(args.rows, [&](std::size_t row, std::size_t) {
     const float* x = args.x + row * stride_or(args.x_stride, args.dim);

@@ -21,6 +21,7 @@ class ReferenceBackend final : public Backend {
                                          WeightFormat store) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
+  void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const override;
   void rms_norm(const RmsNormArgs& args, ThreadPool& pool) const override;
   void head_norm(const HeadNormArgs& args, ThreadPool& pool) const override;
   void rope(const RopeArgs& args, ThreadPool& pool) const override;

@@ -24,8 +24,8 @@ struct Bf16Kind {
     for (std::size_t step = 0; step < steps; ++step) {
       const std::size_t i = step * kStepK;
       std::byte* line = to.at(step);
-      V::store_bf16(line, load(x, i, block.k));
-      V::store_bf16(line + 32, load(x, i + 16, block.k));
+      V::store_bf16(line, Rows<V>::load_within(x, i, block.k));
+      V::store_bf16(line + 32, Rows<V>::load_within(x, i + 16, block.k));
     }
   }
 
@@ -43,12 +43,6 @@ struct Bf16Kind {
                                  std::size_t /*panel*/,
                                  const std::byte* c) {
     return V::load(reinterpret_cast<const float*>(c));
-  }
-
-  /// x[i, i + 16), zero from k on.
-  static typename V::Vec load(const float* x, std::size_t i, std::size_t k) {
-    if (i + 16 <= k) return V::load(x + i);
-    return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
   }
 };
 
@@ -153,7 +147,7 @@ struct Int4Kind {
     for (std::size_t step = 0; step < steps; ++step) {
       std::byte* line = to.at(step);
       for (std::size_t half = 0; half < 2; ++half) {
-        const Vec v = Bf16Kind<V, T>::load(x, step * kStepK + half * 16, block.k);
+        const Vec v = Rows<V>::load_within(x, step * kStepK + half * 16, block.k);
         V::store_bf16(line + half * 32, V::mix_eights(v));
         sum = V::add(sum, V::load_bf16(line + half * 32));
       }

@@ -23,6 +23,7 @@ struct Avx2Vec {
   static constexpr bool kCuts = true;
   static constexpr int kNarrowPanels = 2;
   static constexpr int kOneRowPanels = 4;
+  static constexpr int kScoreSums = 4;
   static constexpr int kValueChunks = 1;
   static constexpr int kValueChunksTwoRows = 2;
   static constexpr int kValueChunksOneRow = 4;

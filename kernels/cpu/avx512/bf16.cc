@@ -21,6 +21,14 @@ struct Avx512Bf16Vec : Avx512Vec {
     return acc;
   }
 
+  /// store_bf16() of what Rows::exp() gives: nothing there is subnormal, which alone the
+  /// instruction takes otherwise.
+  static void store_bf16_of_exp(void* to, Vec v) {
+    __m256i halves;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), halves);
+  }
+
   /// The first `count` halves, zero behind them.
   static Int int_load_part(const void* from, std::size_t count) {
     return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);

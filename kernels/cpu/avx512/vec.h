@@ -20,6 +20,7 @@ struct Avx512Vec {
   static constexpr bool kCuts = false;
   static constexpr int kNarrowPanels = 4;
   static constexpr int kOneRowPanels = 4;
+  static constexpr int kScoreSums = 16;
   static constexpr int kValueChunks = 4;
   static constexpr int kValueChunksTwoRows = 8;
   static constexpr int kValueChunksOneRow = 8;

@@ -34,6 +34,8 @@ struct EmulatedBf16Vec : GenericVec {
     });
   }
 
+  static void store_bf16_of_exp(void* to, const Vec& v) { store_bf16(to, v); }
+
   static Int int_load_part(const void* from, std::size_t count) {
     Int out = int_zero();
     std::memcpy(out.lane, from, count * 2);

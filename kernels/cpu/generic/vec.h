@@ -20,6 +20,7 @@ struct GenericVec {
   static constexpr bool kCuts = true;
   static constexpr int kNarrowPanels = 1;  // and when there are two or three rows
   static constexpr int kOneRowPanels = 1;  // and when there is one
+  static constexpr int kScoreSums = 16;    // scores of attention at a time
   static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
   static constexpr int kValueChunksTwoRows = 1;
   static constexpr int kValueChunksOneRow = 1;

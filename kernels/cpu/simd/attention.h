@@ -19,6 +19,7 @@
 #pragma once
 
 #include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/mixed.h"
 #include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
@@ -112,8 +113,8 @@ class Attention {
       const std::size_t token = row / heads;
       const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
       float* to = q_ + row * padded_dim_;
-      for (std::size_t i = 0; i < padded_dim_; ++i)
-        to[i] = i < dim_ ? q[i] : 0.0F;
+      for (std::size_t i = 0; i < padded_dim_; i += 16)
+        V::store(to + i, Rows<V>::load_within(q, i, dim_));
       const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
       const auto window = static_cast<std::size_t>(tile_.window);
       visible_[row] = {window != 0 && end > window ? end - window : 0, end};
@@ -187,7 +188,12 @@ class Attention {
     const Vec scale = V::broadcast(tile_.scale);
     for (std::size_t j = block.begin; j < block.end; j += kKeys) {
       Vec sums[16];
-      dot16<D, R, C, kAsk>(q_ + row * padded_dim_, j, offset, sums);
+      constexpr int kKeysAtOnce = V::kScoreSums / R;
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c += kKeysAtOnce) {
+        dot<D, R, kKeysAtOnce, C, kAsk>(
+            q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
+      }
       alignas(64) float out[16];
       V::store(out, V::mul(V::sum16(sums), scale));
       // Scores behind the end lie in the row's padding, where softmax_row() overwrites them.
@@ -197,11 +203,12 @@ class Attention {
     }
   }
 
-  template <DType D, int R, int C, bool kAsk>
-  inline __attribute__((always_inline)) void dot16(const float* q,
-                                                   std::size_t position,
-                                                   std::size_t offset,
-                                                   Vec* sums) const {
+  /// sums[r * S + c] of R rows with C keys: as many as there are registers for.
+  template <DType D, int R, int C, int S, bool kAsk>
+  inline __attribute__((always_inline)) void dot(const float* q,
+                                                 std::size_t position,
+                                                 std::size_t offset,
+                                                 Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     const std::byte* const* keys = keys_.row + position;
     const std::byte* const* ahead = keys_.ahead + position;
@@ -253,7 +260,7 @@ class Attention {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c)
-        sums[r * C + c] = acc[r][c];
+        sums[r * S + c] = acc[r][c];
     }
   }
 
@@ -303,7 +310,7 @@ class Attention {
     for (std::size_t j = begin; j < end; j += 16) {
       const Vec weight = Rows<V>::exp(V::sub(V::load(scores + j), max));
       if constexpr (kPairs<D>) {
-        V::store_bf16(weights_ + (row * kScoreStride + j) * 2, weight);
+        V::store_bf16_of_exp(weights_ + (row * kScoreStride + j) * 2, weight);
       } else {
         V::store(scores + j, weight);
       }
@@ -564,17 +571,9 @@ class Attention {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
-      const float* merged = merged_ + row * padded_dim_;
-      const float inverse = 1.0F / sum_[row];
-      for (std::size_t i = 0; i < dim_; ++i)
-        out[i] = merged[kPairs<D> ? place_of(i) : i] * inverse;
+      Mixed<V>::template scale_row<kPairs<D>>(
+          merged_ + row * padded_dim_, 1.0F / sum_[row], dim_, out);
     }
-  }
-
-  /// Where dimension i is after V::interleave: of every 8, four in the first vector of 16 and four
-  /// in the second.
-  static std::size_t place_of(std::size_t i) {
-    return i / 32 * 32 + i % 8 / 4 * 16 + i % 32 / 8 * 4 + i % 4;
   }
 
   const AttentionTile& tile_;

@@ -28,8 +28,8 @@ struct Bf16Tile {
       std::uint32_t* to = Linear<V>::words_of(block) + row * pairs;
       Linear<V>::pack_group(rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte* line) {
         const float* x = Linear<V>::x_row(block, row + r);
-        V::store_bf16(line, load(x, pair * 2, block.k));
-        V::store_bf16(line + 32, load(x, pair * 2 + 16, block.k));
+        V::store_bf16(line, Rows<V>::load_within(x, pair * 2, block.k));
+        V::store_bf16(line + 32, Rows<V>::load_within(x, pair * 2 + 16, block.k));
         return const_cast<const std::byte*>(line);
       });
     });
@@ -81,12 +81,6 @@ struct Bf16Tile {
  private:
   static std::size_t pair_count(const LinearBlock& block) {
     return (block.k + 1) / 2;
-  }
-
-  /// x[i, i + 16), zero from k on.
-  static Vec load(const float* x, std::size_t i, std::size_t k) {
-    if (i + 16 <= k) return V::load(x + i);
-    return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
   }
 };
 

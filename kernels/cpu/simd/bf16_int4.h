@@ -35,8 +35,8 @@ struct Bf16Int4Tile {
             const std::size_t k = word * 2;
             const float* x = Linear<V>::x_row(block, row + r);
             Vec sum = k % kInt4Group == 0 ? V::zero() : V::load(lanes + r * 16);
-            sum = pack_sixteen(load(x, k, block.k), line, sum);
-            sum = pack_sixteen(load(x, k + 16, block.k), line + 32, sum);
+            sum = pack_sixteen(Rows<V>::load_within(x, k, block.k), line, sum);
+            sum = pack_sixteen(Rows<V>::load_within(x, k + 16, block.k), line + 32, sum);
             V::store(lanes + r * 16, sum);
             if (k % kInt4Group + 32 == kInt4Group || k + 32 >= block.k)
               sums[k / kInt4Group * rows + r] = V::sum(sum);
@@ -89,12 +89,6 @@ struct Bf16Int4Tile {
  private:
   static std::size_t eight_count(const LinearBlock& block) {
     return (block.k + 7) / 8;
-  }
-
-  /// x[i, i + 16), zero from k on.
-  static Vec load(const float* x, std::size_t i, std::size_t k) {
-    if (i + 16 <= k) return V::load(x + i);
-    return i < k ? Rows<V>::load_part(x + i, k - i) : V::zero();
   }
 
   /// 16 k to 8 pairs (j, j + 4); adds what they hold to `sum`.

@@ -184,11 +184,12 @@ struct Linear {
       const std::size_t left = block.k - begin;
       const std::size_t count = left < kCutK ? left : kCutK;
       T::widen(weight + T::at(begin), count, room);
-      Cut cut = {.weight = room,
-                 .begin = begin,
-                 .count = count,
-                 .next = weight + (count == left ? block.panel_bytes : T::at(begin + count)),
-                 .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
+      Cut cut = {
+          .weight = room,
+          .begin = begin,
+          .count = count,
+          .next = count == left ? panels_behind(block, panel + 1) : weight + T::at(begin + count),
+          .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
       for_groups(block, [&](std::size_t row, std::size_t rows) {
         float* own = sums + row * kPanel;
         if (rows == 6) run_cut<T, 6>(block, row, panel, cut, own);
@@ -199,6 +200,12 @@ struct Linear {
         cut.next += kBytes / groups;
       });
     }
+  }
+
+  /// What is read from `panel` on.
+  static const std::byte* panels_behind(const LinearBlock& block, std::size_t panel) {
+    if (panel >= block.panel_end && block.next != nullptr) return block.next;
+    return block.weight + panel * block.panel_bytes;
   }
 
   /// Row `row` of x.
@@ -290,8 +297,9 @@ struct Linear {
     const std::size_t rest = block.rows % V::kRowStep > kFewRows || block.rows <= kFewRows ? 1 : 0;
     const std::size_t groups = block.rows / V::kRowStep + rest;
     const std::size_t bytes = P * block.panel_bytes;
-    const std::byte* next = block.weight + panel * block.panel_bytes;
-    next += bytes <= kPanelsBytesMost ? bytes : kAheadBytes;
+    const std::byte* next = bytes <= kPanelsBytesMost
+                                ? panels_behind(block, panel + P)
+                                : block.weight + panel * block.panel_bytes + kAheadBytes;
     std::size_t group = 0;
     for_groups(block, [&](std::size_t row, std::size_t rows) {
       const Ahead ahead =

@@ -21,6 +21,12 @@ struct Rows {
     return V::load(padded);
   }
 
+  /// row[i, i + 16), zero from `end` on.
+  static Vec load_within(const float* row, std::size_t i, std::size_t end) {
+    if (i + 16 <= end) return V::load(row + i);
+    return i < end ? load_part(row + i, end - i) : V::zero();
+  }
+
   static void store_part(float* to, Vec v, std::size_t count) {
     alignas(64) float padded[16];
     V::store(padded, v);

@@ -46,6 +46,8 @@ struct LinearBlock {
   const std::int32_t* x_rows;
   const std::int32_t* y_rows;
   const float* row_scale;  ///< [rows]: factor of a row's sums, before bias and old y; or null
+  /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
+  const std::byte* next;
 };
 
 struct NormRow {
