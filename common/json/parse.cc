@@ -172,6 +172,8 @@ class Parser {
   /// Reads a scalar, or opens a container (then the result is nullopt).
   Result<std::optional<Value>> read_value();
   Status open(bool is_object);
+  Result<std::optional<Value>> enter();
+  Value close();
   Status read_key(Frame& frame);
   Result<std::string> read_string();
   Status read_escape(std::string& out);
@@ -498,49 +500,52 @@ Result<Value> Parser::run() {
     return resource_exhausted(
         fmt::format("{} bytes of JSON, at most {} are allowed", text_.size(), options_.max_bytes));
   }
-  Value done;
   while (true) {
     TANDEM_TRY(auto value, read_value());
-    bool closed = false;
-    if (value) {
-      done = std::move(*value);
-    } else {
-      // A new container: it may end at once.
-      Frame& frame = stack_.back();
-      skip_space();
-      closed = !at_end() && peek() == (frame.is_object ? '}' : ']');
-      if (closed) ++pos_;
-      if (!closed && frame.is_object) {
-        TANDEM_TRY(read_key(frame));
-        continue;
-      }
-      if (!closed) {
-        const bool as_integers = wants_integers();
-        auto numbers = as_integers ? read_integers(frame) : std::nullopt;
-        if (!numbers) {
-          if (!as_integers) read_small_integers(frame);
-          continue;
-        }
-        stack_.pop_back();
-        done = std::move(*numbers);
-      }
+    if (!value) {
+      TANDEM_TRY(value, enter());
     }
+    if (!value) continue;
+    Value done = std::move(*value);
     while (true) {
-      if (closed) {
-        Frame& frame = stack_.back();
-        done = frame.is_object ? Value(std::move(frame.members)) : Value(std::move(frame.items));
-        stack_.pop_back();
-      }
       if (stack_.empty()) {
         skip_space();
         if (!at_end()) return expected("the end of the text");
         return done;
       }
-      TANDEM_TRY(attach(stack_.back(), std::move(done)));  // NOLINT: assigned before its next use
-      TANDEM_TRY(closed, next_or_close(stack_.back()));
+      TANDEM_TRY(attach(stack_.back(), std::move(done)));
+      TANDEM_TRY(const bool closed, next_or_close(stack_.back()));
       if (!closed) break;
+      done = close();
     }
   }
+}
+
+/// In a new container: to its first item, or behind it when it ends at once or was read at once.
+Result<std::optional<Value>> Parser::enter() {
+  Frame& frame = stack_.back();
+  skip_space();
+  if (!at_end() && peek() == (frame.is_object ? '}' : ']')) {
+    ++pos_;
+    return std::optional<Value>(close());
+  }
+  if (frame.is_object) {
+    TANDEM_TRY(read_key(frame));
+  } else if (!wants_integers()) {
+    read_small_integers(frame);
+  } else if (auto numbers = read_integers(frame)) {
+    stack_.pop_back();
+    return std::optional<Value>(std::move(*numbers));
+  }
+  return std::optional<Value>();
+}
+
+/// The container that has ended.
+Value Parser::close() {
+  Frame& frame = stack_.back();
+  Value value = frame.is_object ? Value(std::move(frame.members)) : Value(std::move(frame.items));
+  stack_.pop_back();
+  return value;
 }
 
 }  // namespace
