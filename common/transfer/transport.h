@@ -138,6 +138,9 @@ struct UcxOptions {
   std::string net_devices = {};
   /// Units at least this long use rendezvous (0: UCX's own choice).
   std::uint64_t rendezvous_bytes = 0;
+  /// The process ends soon after the transport: what UCX 1.13 may stumble over when it is taken
+  /// down after a peer was lost is left to that end.
+  bool ends_with_process = false;
 };
 
 /// Over UCX 1.13 or later. unavailable with UCX's own words when it cannot start.

@@ -20,6 +20,7 @@ constexpr int kSleepMsMax = 200;
 /// How long destruction waits for forced closes to finish; they do at once unless UCX is broken.
 constexpr Duration kQuietWithin = seconds(2);
 constexpr Duration kWiredWithin = milliseconds(300);
+constexpr Duration kCalmFor = milliseconds(250);
 /// How long UCX is left to itself at a time.
 constexpr Duration kProgressFor = milliseconds(1);
 
