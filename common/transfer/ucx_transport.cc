@@ -82,9 +82,9 @@ namespace {
 
 /// UCX 1.13 aborts the process (ucp_request.c:684) when a worker is destroyed while a wire-up
 /// message of its own still waits for a peer that is gone, be it an answer to what that peer asked
-/// for in its last moment; it does not tell of them. So a worker that has lost a peer is left to
-/// the end of the process, which is near: a transport lives as long as its server. Reachable from
-/// here, so that it is no leak.
+/// for in its last moment; it does not tell of them. So where the process ends with the transport,
+/// a worker that has lost a peer is left to that end, like one that surely has such messages.
+/// Reachable from here, so that it is no leak.
 void abandon(ucp_worker_h worker, ucp_context_h context) {
   static std::mutex mutex;  // guards the list below
   static auto* abandoned = new std::vector<std::pair<ucp_worker_h, ucp_context_h>>();
@@ -100,7 +100,7 @@ UcxTransport::~UcxTransport() {
     commands_.wake();
     thread_.join();
   }
-  if (unclean_ || disturbed_ || !endpoints_.empty()) {
+  if (unclean_ || !endpoints_.empty() || (disturbed_ && options_.ends_with_process)) {
     abandon(worker_, context_);
     return;
   }
@@ -296,6 +296,12 @@ void UcxTransport::run_until_quiet() {
   };
   while (!quiet() && now() < until)
     ucp_worker_progress(worker_);
+  // After a broken connection UCX may still have wire-up messages of its own to send or to give up;
+  // see abandon().
+  const bool stays = disturbed_ && !options_.ends_with_process;
+  for (Time calm_by = now() + kCalmFor; stays && now() < calm_by && now() < until;) {
+    if (ucp_worker_progress(worker_) != 0) calm_by = now() + kCalmFor;
+  }
   for (const Send& send : sends_)
     sink_(SendDoneEvent{send.name, send.unit, unavailable("the transport has stopped"), 0});
 }
