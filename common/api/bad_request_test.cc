@@ -22,6 +22,9 @@ TEST(OpenAi, BadRequestsNameFieldValueAndExpectation) {
   const char* path = "/v1/completions";
   const std::string deep = std::string(100, '[') + std::string(100, ']');
   const std::string many(40, 'x');
+  std::string members;
+  for (int i = 0; i < 300; ++i)
+    members += "\"a" + std::to_string(i) + "\":1,";
   const ErrorRow rows[] = {
       {"no body", chat_path, "", 400, nullptr, "no body"},
       {"not json", chat_path, "{", 400, nullptr, "JSON"},
@@ -30,6 +33,12 @@ TEST(OpenAi, BadRequestsNameFieldValueAndExpectation) {
       {"deep", chat_path, "{\"a\":" + deep + "}", 400, nullptr, "JSON"},
       {"no messages", chat_path, "{}", 400, "messages", "missing"},
       {"messages type", chat_path, R"({"messages":"x"})", 400, "messages", "string \"x\""},
+      {"among many members",
+       chat_path,
+       "{" + members + R"("messages":"x"})",
+       400,
+       "messages",
+       "string \"x\""},
       {"no message", chat_path, R"({"messages":[]})", 400, "messages", "empty"},
       {"message type", chat_path, R"({"messages":[7]})", 400, "messages[0]", "integer 7"},
       {"no role", chat_path, R"({"messages":[{"content":"x"}]})", 400, nullptr, "role"},

@@ -30,6 +30,9 @@ bool is_set(const json::Value& value) {
   }
 }
 
+/// More than any request has names for.
+constexpr std::size_t kMembersWalked = 128;
+
 bool is_name_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
          c == '_' || c == ':' || c == '-';
@@ -40,6 +43,11 @@ bool is_name_char(char c) {
 RequestBody::RequestBody(json::Field root) : root_(std::move(root)) {
   const json::Object* object = root_.value().if_object();
   if (object == nullptr) return;
+  // One object may be read for every prompt of a request: a giant one is not walked for each.
+  if (object->size() > kMembersWalked) {
+    lengths_ = ~std::uint64_t{0};
+    return;
+  }
   taken_.reserve(object->size());
   for (const json::Member& member : *object)
     lengths_ |= length_bit(member.key);

@@ -45,6 +45,7 @@ class Field {
   [[nodiscard]] Result<std::uint64_t> as_uint() const;
   [[nodiscard]] Result<double> as_double() const;
   [[nodiscard]] Result<std::string_view> as_string() const;
+  /// Not of lists that the parser was asked to hold as Integers (ParseOptions::integer_lists).
   [[nodiscard]] Result<const Array*> as_array() const;
   [[nodiscard]] Result<const Object*> as_object() const;
   /// An array of integers within the range, as one vector (no path is built unless one is wrong).

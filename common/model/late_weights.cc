@@ -18,7 +18,7 @@ using SteadyClock = std::chrono::steady_clock;
 // What fill_while_fast() may take: so many times as long as packing alone, since new memory is at
 // least cleared, and some more, since the first pieces of it say little.
 constexpr int kSlowTimes = 3;
-constexpr std::chrono::milliseconds kSlowBy{30};
+constexpr std::chrono::milliseconds kSlowBy{15};
 
 /// Rows [begin, end) of stacked matrices.
 std::vector<kernels::MatrixView> cut(const std::vector<kernels::MatrixView>& parts,
@@ -142,22 +142,27 @@ Status LateWeights::fill_while_fast() {
   failure_ = {};
   if (waiting_.empty()) return {};
   // Once for the memory, then for the time; the least of some, since others may be at work.
-  Linear& first = *waiting_.front();
+  const Linear& first = *waiting_.front();
   const kernels::PackedWeight& weight = *first.weight;
   const std::size_t rows = std::min(chunk_rows(first), weight.n());
   SteadyClock::duration pack_time = SteadyClock::duration::max();
+  std::size_t pack_bytes = 0;
   for (int i = 0; i < 4; ++i) {
     kernels::PackedWeight staged =
         backend_.over(staging_.data(), rows, weight.k(), weight.format());
+    pack_bytes = staged.bytes();
     const auto began = SteadyClock::now();
     pack(cut(first.late, 0, rows), staged);
     pack_time = std::min(pack_time, SteadyClock::now() - began);
   }
+  const std::size_t all = waiting_bytes();
   const auto began = SteadyClock::now();
-  for (int chunks = 1; failure_.ok() && !waiting_.empty(); ++chunks) {
+  while (failure_.ok() && !waiting_.empty()) {
     (void)fill_next(*waiting_.front());
     drop_filled();
-    if (SteadyClock::now() - began > kSlowTimes * chunks * pack_time + kSlowBy) break;
+    const double times = kSlowTimes * static_cast<double>(all - waiting_bytes()) /
+                         static_cast<double>(std::max<std::size_t>(pack_bytes, 1));
+    if (SteadyClock::now() - began > times * pack_time + kSlowBy) break;
   }
   return end_pass();
 }

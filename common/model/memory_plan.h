@@ -57,7 +57,7 @@ struct MlpFloats {
 
 MlpFloats mlp_floats_per_token(const ModelConfig& config);
 
-/// Floats per token of the forward workspace: hidden, normed, q|k|v, attention output, gate|up,
+/// Floats per token of the forward workspace: hidden, normed, q|k|v, attention output, inner,
 /// routing.
 std::int64_t activation_floats_per_token(const ModelConfig& config);
 

@@ -19,6 +19,8 @@ using boost::system::error_code;
 
 /// gRPC's: compressed or not, size.
 constexpr std::size_t kMessageHeader = 5;
+/// Room for messages that a call keeps while there are none.
+constexpr std::size_t kOutboxKept = std::size_t{256} << 10;
 /// What we may be sent ahead.
 constexpr std::uint32_t kWindow = 4U << 20U;
 
@@ -128,6 +130,8 @@ struct H2Call::Callbacks {
     self.outbox_done_ += bytes;
     if (self.outbox_done_ == self.outbox_.size()) {
       self.outbox_.clear();
+      // The room of a giant prompt is not kept for the life of the session.
+      if (self.outbox_.capacity() > kOutboxKept) std::string().swap(self.outbox_);
       self.outbox_done_ = 0;
       if (self.finish_wanted_) *flags |= NGHTTP2_DATA_FLAG_EOF;
     }

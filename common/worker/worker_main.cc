@@ -15,6 +15,8 @@
 #include "common/weights/checkpoint.h"
 #include "common/worker/worker.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -131,6 +133,20 @@ void warn_of_clamped_pool(const args::Arguments& args, const WorkerPlan& plan) {
                   std::to_string(plan.max_total_tokens) + " (see --mem-fraction-static)"}});
 }
 
+/// The arguments know what the processor has, the kernels whether it can be used.
+void warn_of_missing_tiles(const args::Arguments& args, const WorkerPlan& plan) {
+  std::string reason;
+  if (args.runtime.attention_backend != args::AttentionBackend::kIntelAmx ||
+      args.runtime.kernel_family != args::KernelFamily::kAuto ||
+      kernels::select(kernels::Family::kAmx, &reason) != nullptr)
+    return;
+  obs::warn("argument",
+            {{"note",
+              fmt::format("--attention-backend intel_amx: amx cannot run here: {}; using {}",
+                          reason,
+                          kernels::family_name(plan.backend->family()))}});
+}
+
 /// A limit that another one lifts is told.
 void tell_lifted_limit(const args::Arguments& args, const WorkerPlan& plan) {
   const auto asked = static_cast<std::int64_t>(args.scheduling.max_prefill_tokens);
@@ -235,6 +251,7 @@ Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
+  warn_of_missing_tiles(args, plan);
   tell_lifted_limit(args, plan);
   std::atomic<bool> unwanted{false};
   TextToCome text(args.model, unwanted);
@@ -280,6 +297,7 @@ int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
   warn_of_clamped_pool(args, *plan);
+  warn_of_missing_tiles(args, *plan);
   tell_lifted_limit(args, *plan);
   std::optional<CheckpointFacts> facts;
   if (weights::has_checkpoint(args.model.model_path)) {

@@ -24,14 +24,13 @@ inline constexpr std::size_t kTasksPerThreadOfFewRows = 2;
 inline constexpr std::size_t kManyRows = 128;
 inline constexpr std::size_t kTasksPerThreadOfManyRows = 16;
 
-// Rows of a block at most; of kernels that say most_rows, at most twice as many.
-inline constexpr std::size_t kMostRows = 192;
-
 // Floats of a task's scratch from which on gated_linear keeps gate and up, behind what linear
 // takes. Two panels of each, and a third of up where it is not aligned, must fit for most rows.
 inline constexpr std::size_t kGatedAt = (std::size_t{1} << 20) / sizeof(float);
 inline constexpr std::size_t kGatedFloats = ThreadPool::kScratchBytes / sizeof(float) - kGatedAt;
 static_assert(kGatedFloats >= 2 * kMostRows * 3 * 2 * kPanel);
+// The sums of a cut, and the cut: Linear::run_cuts.
+static_assert(kPackedFloats + (kMostRows + 256) * kPanel <= kGatedAt);
 
 /// Tasks that a large product is cut into, with `rows` rows for each panel.
 inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {

@@ -224,8 +224,6 @@ struct AmxLinear {
   /// As many rows of 8 bit read the weight at memory bandwidth without tiles, and with the same
   /// bits.
   static constexpr std::size_t kFewRows = 3;
-  // Int8DynamicTile::pack keeps a row of bytes in the second half.
-  static_assert(kFewRows * kMaxInt8DynamicK <= kPackedFloats / 2 * sizeof(float));
 
   /// False: not here.
   static bool run(const LinearBlock& block) {

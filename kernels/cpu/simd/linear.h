@@ -24,7 +24,7 @@ struct Linear {
   /// k of a cut.
   static constexpr std::size_t kCutK = 256;
   /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
-  static constexpr std::size_t kCutRows = 192;
+  static constexpr std::size_t kCutRows = kMostRows;
 
   /// As long as two tiles' panels fit into the second level of caches.
   static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
@@ -397,7 +397,7 @@ struct Linear {
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
     if constexpr (V::kCuts && T::kCuts) {
-      if (block.rows > V::kRowStep + 1) {
+      if (block.rows > V::kRowStep + 1 && block.k > 0) {
         for (; panel < block.panel_end; ++panel)
           run_cuts<T>(block, panel);
         return;

@@ -21,6 +21,8 @@ inline constexpr std::size_t kKeyBlock = 256;
 /// Scratch floats for rows of x: what limits k of a weight (ThreadPool::kScratchBytes, less room
 /// for padding).
 inline constexpr std::size_t kPackedFloats = kMaxK;
+/// Rows of a block at most; of kernels that say most_rows, at most twice as many.
+inline constexpr std::size_t kMostRows = 192;
 
 /// Some rows of x against some panels of a weight.
 struct LinearBlock {
