@@ -17,7 +17,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 // What fill_while_fast() may take: so many times as long as packing alone, since new memory is at
 // least cleared, and some more, since the first pieces of it say little.
-constexpr int kSlowTimes = 3;
+constexpr int kSlowTimes = 2;
 constexpr std::chrono::milliseconds kSlowBy{15};
 
 /// Rows [begin, end) of stacked matrices.
