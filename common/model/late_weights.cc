@@ -1,9 +1,11 @@
 #include "common/model/late_weights.h"
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "kernels/api/convert.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace tandem::model {
@@ -13,12 +15,10 @@ namespace {
 constexpr std::size_t kThreadBytes = std::size_t{4} << 20;
 constexpr std::size_t kChunkBytesMax = std::size_t{64} << 20;
 
-using SteadyClock = std::chrono::steady_clock;
-
 // What fill_while_fast() may take: so many times as long as packing alone, since new memory is at
 // least cleared, and some more, since the first pieces of it say little.
 constexpr int kSlowTimes = 2;
-constexpr std::chrono::milliseconds kSlowBy{15};
+constexpr Duration kSlowBy = milliseconds(15);
 
 /// Rows [begin, end) of stacked matrices.
 std::vector<kernels::MatrixView> cut(const std::vector<kernels::MatrixView>& parts,
@@ -115,9 +115,9 @@ void LateWeights::pack(std::vector<kernels::MatrixView> parts, kernels::PackedWe
 
 /// For one product. False when the rows cannot be read.
 bool LateWeights::pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
-  const auto began = SteadyClock::now();
+  const Time began = steady_clock().now();
   pack(std::move(parts), to);
-  in_vain_ += SteadyClock::now() - began;
+  in_vain_.ns += (steady_clock().now() - began).ns;
   return failure_.ok();
 }
 
@@ -145,24 +145,25 @@ Status LateWeights::fill_while_fast() {
   const Linear& first = *waiting_.front();
   const kernels::PackedWeight& weight = *first.weight;
   const std::size_t rows = std::min(chunk_rows(first), weight.n());
-  SteadyClock::duration pack_time = SteadyClock::duration::max();
+  Duration pack_time = nanoseconds(INT64_MAX);
   std::size_t pack_bytes = 0;
   for (int i = 0; i < 4; ++i) {
     kernels::PackedWeight staged =
         backend_.over(staging_.data(), rows, weight.k(), weight.format());
     pack_bytes = staged.bytes();
-    const auto began = SteadyClock::now();
+    const Time began = steady_clock().now();
     pack(cut(first.late, 0, rows), staged);
-    pack_time = std::min(pack_time, SteadyClock::now() - began);
+    pack_time = std::min(pack_time, steady_clock().now() - began);
   }
   const std::size_t all = waiting_bytes();
-  const auto began = SteadyClock::now();
+  const Time began = steady_clock().now();
   while (failure_.ok() && !waiting_.empty()) {
     (void)fill_next(*waiting_.front());
     drop_filled();
-    const double times = kSlowTimes * static_cast<double>(all - waiting_bytes()) /
-                         static_cast<double>(std::max<std::size_t>(pack_bytes, 1));
-    if (SteadyClock::now() - began > times * pack_time + kSlowBy) break;
+    const double pieces = static_cast<double>(all - waiting_bytes()) /
+                          static_cast<double>(std::max<std::size_t>(pack_bytes, 1));
+    const double limit = kSlowTimes * pieces * pack_time.seconds() + kSlowBy.seconds();
+    if ((steady_clock().now() - began).seconds() > limit) break;
   }
   return end_pass();
 }
@@ -170,15 +171,15 @@ Status LateWeights::fill_while_fast() {
 void LateWeights::begin_pass() {
   // The first token is what somebody waits for; then it is cheaper to pack for good than again and
   // again.
-  fill_until_ = SteadyClock::now();
-  if (!first_pass_) fill_until_ += std::max<SteadyClock::duration>(kPassTime, in_vain_);
+  fill_until_ = steady_clock().now();
+  if (!first_pass_) fill_until_ = fill_until_ + std::max(kPassTime, in_vain_);
   first_pass_ = false;
   in_vain_ = {};
   failure_ = {};
 }
 
 void LateWeights::fill_in_time(Linear& layer) {
-  while (failure_.ok() && !layer.late.empty() && SteadyClock::now() < fill_until_)
+  while (failure_.ok() && !layer.late.empty() && steady_clock().now() < fill_until_)
     (void)fill_next(layer);
 }
 

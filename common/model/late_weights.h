@@ -8,12 +8,12 @@
 // the first token does not wait for the rest.
 #pragma once
 
+#include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/model/decoder_weights.h"
 #include "common/tensor/host_buffer.h"
 #include "kernels/api/backend.h"
 
-#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -29,7 +29,7 @@ class LateWeights {
   /// How long a pass after the first one fills for good, besides what it computes: as long as the
   /// pass before it packed in vain, and this at least. So a stream of passes takes about twice as
   /// long as filling at once, however slow new memory is.
-  static constexpr std::chrono::milliseconds kPassTime{100};
+  static constexpr Duration kPassTime = milliseconds(100);
 
   /// The layers of `weights` with `late` rows, which `source` reads. `weights`, `backend` and
   /// `pool` are borrowed; `weights` must not move. Products pack at least `chunk_bytes` at a time,
@@ -88,8 +88,8 @@ class LateWeights {
   tensor::HostBuffer staging_;
   std::deque<Linear*> waiting_;
   Status failure_;
-  std::chrono::steady_clock::time_point fill_until_;
-  std::chrono::steady_clock::duration in_vain_{};  ///< what this pass spent on packing to forget
+  Time fill_until_;
+  Duration in_vain_;  ///< what this pass spent on packing to forget
   bool first_pass_ = true;
 };
 
