@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 namespace tandem::kernels {
 namespace {
@@ -13,16 +14,11 @@ using testing::Pool;
 using testing::Rng;
 using testing::same_bits;
 
-// Portable code, and amx, whose attention is another family's.
-bool slow(const Backend& backend) {
-  const bool emulated = &backend != select(backend.family(), nullptr);
-  return backend.family() == Family::kGeneric || backend.family() == Family::kAmx ||
-         (backend.family() == Family::kAvx512Bf16 && emulated);
-}
-
 /// Families that round q and the weights, for bf16 keys and values.
-bool by_pairs(const Backend& backend, DType dtype) {
-  return backend.family() == Family::kAvx512Bf16 && dtype == DType::kBf16;
+bool rounds(const Backend& backend, DType dtype) {
+  const bool family =
+      backend.family() == Family::kAvx512Bf16 || backend.family() == Family::kAmx;
+  return family && dtype == DType::kBf16;
 }
 
 struct World {
@@ -171,6 +167,35 @@ const std::vector<Row>& rows() {
       {"largest head",
        {.heads = 2,
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = kMaxHeadDim, .lengths = {20}}}},
+      {"largest head bf16",
+       {.heads = 2,
+        .kv = {.page_size = 16,
+               .kv_heads = 1,
+               .head_dim = kMaxHeadDim,
+               .dtype = DType::kBf16,
+               .lengths = {290}}}},
+      {"mqa 70 bf16",
+       {.heads = 70,
+        .kv = {.page_size = 32,
+               .kv_heads = 1,
+               .head_dim = 32,
+               .dtype = DType::kBf16,
+               .lengths = {45}}}},
+      {"head 128 bf16",
+       {.heads = 4,
+        .kv = {.page_size = 16,
+               .kv_heads = 2,
+               .head_dim = 128,
+               .dtype = DType::kBf16,
+               .lengths = {300, 40}}}},
+      {"window over blocks bf16",
+       {.heads = 6,
+        .kv = {.page_size = 16,
+               .kv_heads = 2,
+               .head_dim = 32,
+               .dtype = DType::kBf16,
+               .lengths = {600}},
+        .window = 270}},
       {"many kv heads bf16",
        {.heads = 16,
         .kv = {.page_size = 1,
@@ -214,13 +239,12 @@ TEST(Attention, MatchesTheReference) {
     const double m = static_cast<double>(row.world.magnitude);
     const double d = static_cast<double>(row.world.kv.head_dim);
     const double exact = m * (4.0 * m * m * d * 0x1p-24 + 64 * 0x1p-24);
-    // By pairs, q and the weights carry a rounding to bf16 each: the score an error of S 2^-9 / 2,
+    // On tiles and by pairs, q and the weights carry a rounding to bf16 each: the score an error of S 2^-9 / 2,
     // which grows with the root of d since signs differ, and the weight one of 2^-9.
     const double rounded = m * (m * m * 2 * 0x1p-9 + 2 * 0x1p-9);
     for (const Backend* backend : testing::vector_backends()) {
       SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
-      const bool pairs = by_pairs(*backend, row.world.kv.dtype);
-      const double limit = pairs ? exact + rounded : exact;
+      const double limit = rounds(*backend, row.world.kv.dtype) ? exact + rounded : exact;
       const std::vector<float> got = filled.attend(*backend, filled.all(), threads);
       for (std::size_t i = 0; i < want.size(); ++i) {
         ASSERT_NEAR(static_cast<double>(got[i]), static_cast<double>(want[i]), limit) << i;
@@ -237,19 +261,18 @@ TEST(Attention, FamiliesOfOneNumericsAgreeBitForBit) {
     filled.write(generic, threads);
     const std::vector<std::byte> memory = filled.pool.memory();
     const std::vector<float> want = filled.attend(generic, filled.all(), threads);
-    std::vector<float> pairs;
+    std::map<Family, std::vector<float>> rounded;
     for (const Backend* backend : testing::vector_backends()) {
-      // Attention of amx is that of avx512, too.
       SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
       filled.write(*backend, threads);
       EXPECT_EQ(filled.pool.memory(), memory);
       const std::vector<float> got = filled.attend(*backend, filled.all(), threads);
-      if (!by_pairs(*backend, row.world.kv.dtype)) {
+      if (!rounds(*backend, row.world.kv.dtype)) {
         EXPECT_TRUE(same_bits(got, want));
-      } else if (pairs.empty()) {
-        pairs = got;
+      } else if (!rounded.contains(backend->family())) {
+        rounded[backend->family()] = got;
       } else {
-        EXPECT_TRUE(same_bits(got, pairs)) << "the unit and its emulation";
+        EXPECT_TRUE(same_bits(got, rounded[backend->family()])) << "the unit and its emulation";
       }
     }
   }
@@ -265,8 +288,8 @@ TEST(Attention, RowsAreTheSameBitsInEveryBatch) {
   for (const Row& row : rows()) {
     const Filled filled(row.world);
     for (const Backend* backend : testing::vector_backends()) {
-      if (backend->family() == Family::kGeneric)
-        continue;  // slow, and equal to the others by the test above
+      // Slow, and equal to the others by the test above.
+      if (testing::in_plain_code(*backend)) continue;
       SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
       filled.write(*backend, one);
       const std::vector<float> whole = filled.attend(*backend, filled.all(), one);
@@ -298,7 +321,7 @@ TEST(Attention, ATokenAloneHasTheBitsOfItsChunk) {
   ThreadPool three(3);
   for (const Row& row : rows()) {
     for (const Backend* backend : testing::vector_backends()) {
-      if (slow(*backend)) continue;
+      if (testing::in_plain_code(*backend)) continue;  // slow
       for (const std::size_t page_size :
            {std::size_t{1}, row.world.kv.page_size, std::size_t{64}}) {
         SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())) +
@@ -332,7 +355,7 @@ TEST(Attention, PageSizeDoesNotChangeBits) {
   ThreadPool threads(2);
   for (const Row& row : rows()) {
     for (const Backend* backend : testing::vector_backends()) {
-      if (slow(*backend)) continue;
+      if (testing::in_plain_code(*backend)) continue;  // slow
       SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
       const Filled filled(row.world);
       filled.write(*backend, threads);
@@ -349,15 +372,32 @@ TEST(Attention, PageSizeDoesNotChangeBits) {
   }
 }
 
+// fn(backend, dtype, page size) for float and bf16 keys, in pages that hold a tile of keys or not.
+template <class Fn>
+void for_each_kind(const std::vector<const Backend*>& backends, Fn fn) {
+  for (const Backend* backend : backends) {
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      for (const std::size_t page_size : {std::size_t{4}, std::size_t{32}}) {
+        SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                     std::string(dtype_name(dtype)) + " pages of " + std::to_string(page_size));
+        fn(backend, dtype, page_size);
+      }
+    }
+  }
+}
+
 // What a later position or another sequence holds (here: NaN, never written) must not reach a row.
 TEST(Attention, NeverReadsWhatARowDoesNotSee) {
   ThreadPool threads(1);
-  const World world{.heads = 4,
-                    .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {64}}};
   std::vector<const Backend*> backends = testing::vector_backends();
   backends.push_back(&testing::reference());
-  for (const Backend* backend : backends) {
-    SCOPED_TRACE(family_name(backend->family()));
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 4,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 2,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {64}}};
     const Filled full(world);
     full.write(*backend, threads);
     std::vector<std::size_t> index;
@@ -375,43 +415,61 @@ TEST(Attention, NeverReadsWhatARowDoesNotSee) {
     EXPECT_TRUE(same_bits(partial.attend(*backend, index, threads), want));
     EXPECT_TRUE(
         same_bits(partial.attend(*backend, {20}, threads), pick(want, {20}, partial.row())));
-  }
+  });
 }
 
 TEST(Attention, PagesBehindTheWindowMayBeGone) {
   ThreadPool threads(1);
-  const World world{.heads = 2,
-                    .kv = {.page_size = 4, .kv_heads = 1, .head_dim = 16, .lengths = {600}},
-                    .window = 20};
   std::vector<const Backend*> backends = testing::vector_backends();
   backends.push_back(&testing::reference());
-  for (const Backend* backend : backends) {
-    SCOPED_TRACE(family_name(backend->family()));
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 2,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 1,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {600}},
+                      .window = 20};
     Filled filled(world);
     filled.write(*backend, threads);
     const std::vector<std::size_t> index = {590, 591, 592, 599};
     const std::vector<float> want = filled.attend(*backend, index, threads);
-    for (std::size_t page = 0; page < 571 / 4; ++page)
+    for (std::size_t page = 0; page < 571 / page_size; ++page)
       filled.pool.drop_page(0, page);
     EXPECT_TRUE(same_bits(filled.attend(*backend, index, threads), want));
-  }
+  });
 }
 
 TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
   ThreadPool threads(1);
-  const World world{.heads = 4,
-                    .kv = {.page_size = 4, .kv_heads = 2, .head_dim = 32, .lengths = {40}}};
-  for (const Backend* backend : testing::vector_backends()) {
+  for_each_kind(testing::vector_backends(), [&](const Backend* backend,
+                                                DType dtype,
+                                                std::size_t page_size) {
+    const World world{.heads = 4,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 2,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {40}}};
+    Filled filled(world);
+    filled.write(*backend, threads);
+    const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
     for (const float bad : {kNan, kInf}) {
-      SCOPED_TRACE(std::string(family_name(backend->family())) + " " + std::to_string(bad));
-      Filled filled(world);
+      SCOPED_TRACE(bad);
+      filled.k[(17 * 2 + 0) * 32 + 5] = 0;
       filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
       filled.write(*backend, threads);
       const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
+      EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
       for (std::size_t i = 0; i < out.size(); ++i) {
         const std::size_t position = i / filled.row();
         const std::size_t head = i / 32 % 4;
         EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
+      }
+      for (const std::size_t position : {16U, 17U, 39U}) {
+        EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
+                              pick(out, {position}, filled.row())))
+            << position;
       }
       filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
       filled.write(*backend, threads);
@@ -423,7 +481,7 @@ TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
         }
       }
     }
-  }
+  });
 }
 
 TEST(Attention, StridesLeaveTheGapsAlone) {

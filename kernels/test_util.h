@@ -59,7 +59,7 @@ inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
   static const CpuBackend emulated_bf16(
       Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::emulated_bf16_kernels());
-  std::vector<const Backend*> backends = {&emulated, &emulated_bf16};
+  std::vector<const Backend*> backends = {&emulated, &emulated_bf16};  // see in_plain_code
   for (const Family family : available_families()) {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
@@ -73,6 +73,12 @@ inline std::vector<const Backend*> vector_backends() {
   }
 #endif
   return backends;
+}
+
+/// Emulations and the portable family: the bits of others, slowly.
+inline bool in_plain_code(const Backend& backend) {
+  const std::vector<const Backend*> all = vector_backends();
+  return backend.family() == Family::kGeneric || &backend == all[0] || &backend == all[1];
 }
 
 /// Whether products with bf16 weights round their inputs to bf16.

@@ -2,6 +2,7 @@
 #include "kernels/cpu/amx/emulated.h"
 
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/attention.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/generic/vec.h"
 
@@ -14,6 +15,17 @@ void linear(const LinearBlock& block) {
   if (!Tiles::run(block)) generic_kernels().linear(block);
 }
 
+using Attention = TileAttention<GenericVec, EmulatedTiles<GenericVec>>;
+
+void attention(const AttentionTile& tile) {
+  if (tile.dtype == DType::kBf16) return Attention::run(tile);
+  generic_kernels().attention(tile);
+}
+
+std::size_t attention_rows(DType dtype) {
+  return dtype == DType::kBf16 ? Attention::kRows : kTileRows;
+}
+
 }  // namespace
 
 Kernels emulated_amx_kernels() {
@@ -21,6 +33,8 @@ Kernels emulated_amx_kernels() {
   kernels.linear = &linear;
   kernels.row_step = 32;
   kernels.most_rows = &Tiles::most_rows;
+  kernels.attention = &attention;
+  kernels.attention_rows = &attention_rows;
   return kernels;
 }
 

@@ -43,17 +43,23 @@ class EmulatedTiles {
 
   template <int C, int A, int B>
   void multiply_bf16() {
+    float a[16][32];
+    float b[16][32];
+    widen<A>(a);
+    widen<B>(b);
     for (std::size_t m = 0; m < config_.rows[C]; ++m) {
-      for (std::size_t n = 0; n < 16; ++n) {
-        float even = 0;
-        float odd = 0;
-        for (std::size_t k = 0; k < 16; ++k) {
-          even = Flushed<V>::fma(element<A>(m, 2 * k), element<B>(k, 2 * n), even);
-          odd = Flushed<V>::fma(element<A>(m, 2 * k + 1), element<B>(k, 2 * n + 1), odd);
+      float even[16] = {};
+      float odd[16] = {};
+      for (std::size_t k = 0; k < 16; ++k) {
+        for (std::size_t n = 0; n < 16; ++n) {
+          even[n] = Flushed<V>::fma(a[m][2 * k], b[k][2 * n], even[n]);
+          odd[n] = Flushed<V>::fma(a[m][2 * k + 1], b[k][2 * n + 1], odd[n]);
         }
+      }
+      for (std::size_t n = 0; n < 16; ++n) {
         float sum = 0;
         __builtin_memcpy(&sum, tiles_[C] + m * 64 + n * 4, sizeof(sum));
-        sum = Flushed<V>::value(Flushed<V>::value(sum) + Flushed<V>::value(even + odd));
+        sum = Flushed<V>::value(Flushed<V>::value(sum) + Flushed<V>::value(even[n] + odd[n]));
         __builtin_memcpy(tiles_[C] + m * 64 + n * 4, &sum, sizeof(sum));
       }
     }
@@ -77,13 +83,18 @@ class EmulatedTiles {
   }
 
  private:
+  /// All rows of a tile, as f32.
   template <int Tile>
-  [[nodiscard]] float element(std::size_t row, std::size_t col) const {
-    std::uint16_t bits[2] = {};  // the upper half of a float
-    __builtin_memcpy(&bits[1], tiles_[Tile] + row * 64 + col * 2, sizeof(bits[1]));
-    float value = 0;
-    __builtin_memcpy(&value, bits, sizeof(value));
-    return Flushed<V>::value(value);
+  void widen(float (&to)[16][32]) const {
+    for (std::size_t row = 0; row < 16; ++row) {
+      for (std::size_t col = 0; col < 32; ++col) {
+        std::uint16_t bits[2] = {};  // the upper half of a float
+        __builtin_memcpy(&bits[1], tiles_[Tile] + row * 64 + col * 2, sizeof(bits[1]));
+        float value = 0;
+        __builtin_memcpy(&value, bits, sizeof(value));
+        to[row][col] = Flushed<V>::value(value);
+      }
+    }
   }
 
   TileConfig config_{};

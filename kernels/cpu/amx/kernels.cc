@@ -1,6 +1,7 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
-// VNNI) with products of bf16, 8 and 4 bit on tiles.
+// VNNI) with products of bf16, 8 and 4 bit and attention over bf16 on tiles.
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/attention.h"
 #include "kernels/cpu/amx/emulated.h"
 #include "kernels/cpu/amx/linear.h"
 #include "kernels/cpu/avx512/vec.h"
@@ -58,11 +59,23 @@ void linear(const LinearBlock& block) {
 }
 
 template <class T>
+void attention(const AttentionTile& tile) {
+  if (tile.dtype == DType::kBf16) return TileAttention<Avx512Vec, T>::run(tile);
+  avx512_kernels().attention(tile);
+}
+
+std::size_t attention_rows(DType dtype) {
+  return dtype == DType::kBf16 ? TileAttention<Avx512Vec, HardwareTiles>::kRows : kTileRows;
+}
+
+template <class T>
 Kernels kernels_on() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear<T>;
   kernels.row_step = 32;
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
+  kernels.attention = &attention<T>;
+  kernels.attention_rows = &attention_rows;
   return kernels;
 }
 

@@ -210,6 +210,16 @@ struct Avx2Vec {
     return {scale_by_power(v.lo, shifted.lo), scale_by_power(v.hi, shifted.hi)};
   }
 
+  static __m256 scale_by_normal_power(__m256 v, __m256 shifted) {
+    const __m256i n =
+        _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(0x4b400000 - 127));
+    return _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(n, 23)));
+  }
+
+  static Vec scale_by_normal_power(Vec v, Vec shifted) {
+    return {scale_by_normal_power(v.lo, shifted.lo), scale_by_normal_power(v.hi, shifted.hi)};
+  }
+
   static float sum(Vec v) {
     const __m256 t = _mm256_add_ps(v.lo, v.hi);
     const __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));

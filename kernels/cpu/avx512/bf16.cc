@@ -28,17 +28,6 @@ struct Avx512Bf16Vec : Avx512Vec {
     __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v));
     _mm256_storeu_si256(static_cast<__m256i*>(to), halves);
   }
-
-  /// The first `count` halves, zero behind them.
-  static Int int_load_part(const void* from, std::size_t count) {
-    return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
-  }
-
-  /// Pairs (a, b) of the halves of a and b: of every 8 the first four into low.
-  static void interleave(Int a, Int b, Int* low, Int* high) {
-    *low = _mm512_unpacklo_epi16(a, b);
-    *high = _mm512_unpackhi_epi16(a, b);
-  }
 };
 
 void linear(const LinearBlock& block) {

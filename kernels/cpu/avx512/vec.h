@@ -190,6 +190,36 @@ struct Avx512Vec {
     return _mm512_mul_ps(_mm512_mul_ps(v, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
   }
 
+  static Vec scale_by_normal_power(Vec v, Vec shifted) {
+    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted),
+                                       _mm512_set1_epi32(0x4b400000 - 127));
+    return _mm512_mul_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(n, 23)));
+  }
+
+  static Int bf16_words_of_exp(Vec low, Vec high) {
+    const Int top = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+    return _mm512_or_si512(_mm512_srli_epi32(round_to_half(low), 16),
+                           _mm512_and_si512(round_to_half(high), top));
+  }
+
+  // To nearest even, in the upper halves.
+  static Int round_to_half(Vec v) {
+    const Int bits = _mm512_castps_si512(v);
+    const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  }
+
+  static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+
+  static Int int_load_part(const void* from, std::size_t count) {
+    return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
+  }
+
+  static void interleave(Int a, Int b, Int* low, Int* high) {
+    *low = _mm512_unpacklo_epi16(a, b);
+    *high = _mm512_unpackhi_epi16(a, b);
+  }
+
   static float sum(Vec v) {
     const __m256 t = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));

@@ -36,25 +36,6 @@ struct EmulatedBf16Vec : GenericVec {
 
   static void store_bf16_of_exp(void* to, const Vec& v) { store_bf16(to, v); }
 
-  static Int int_load_part(const void* from, std::size_t count) {
-    Int out = int_zero();
-    std::memcpy(out.lane, from, count * 2);
-    return out;
-  }
-
-  static void interleave(const Int& a, const Int& b, Int* low, Int* high) {
-    for (int i = 0; i < 16; ++i) {
-      const int word = i / 4 * 4 + i % 4 / 2;  // of 16 bytes, the first 8
-      const int shift = i % 2 * 16;
-      const auto half = [shift](std::int32_t lane) {
-        return static_cast<std::uint32_t>(lane) >> shift & 0xffffU;
-      };
-      low->lane[i] = static_cast<std::int32_t>(half(a.lane[word]) | half(b.lane[word]) << 16);
-      high->lane[i] =
-          static_cast<std::int32_t>(half(a.lane[word + 2]) | half(b.lane[word + 2]) << 16);
-    }
-  }
-
   static float low(std::uint32_t pair) {
     return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair)));
   }

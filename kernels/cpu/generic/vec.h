@@ -244,6 +244,52 @@ struct GenericVec {
     });
   }
 
+  /// v * 2^n where -126 <= n <= 127, in one step. A NaN of v stays one.
+  static Vec scale_by_normal_power(const Vec& v, const Vec& shifted) {
+    return each([&](int i) {
+      const std::uint32_t n = std::bit_cast<std::uint32_t>(shifted.lane[i]) - (0x4b400000U - 127U);
+      return v.lane[i] * std::bit_cast<float>(n << 23);
+    });
+  }
+
+  /// Words of two values rounded to bf16, none of them negative or subnormal; NaN stays NaN.
+  static Int bf16_words_of_exp(const Vec& low, const Vec& high) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const std::uint32_t upper = f32_to_bf16(high.lane[i]);
+      out.lane[i] = static_cast<std::int32_t>(f32_to_bf16(low.lane[i]) | upper << 16);
+    }
+    return out;
+  }
+
+  static bool any_nan(const Vec& v) {
+    bool any = false;
+    for (const float lane : v.lane)
+      any |= lane != lane;
+    return any;
+  }
+
+  /// The first `count` halves, zero behind them.
+  static Int int_load_part(const void* from, std::size_t count) {
+    Int out = int_zero();
+    std::memcpy(out.lane, from, count * 2);
+    return out;
+  }
+
+  /// Pairs (a, b) of the halves of a and b: of every 8 the first four into low.
+  static void interleave(const Int& a, const Int& b, Int* low, Int* high) {
+    for (int i = 0; i < 16; ++i) {
+      const int word = i / 4 * 4 + i % 4 / 2;  // of 16 bytes, the first 8
+      const int shift = i % 2 * 16;
+      const auto half = [shift](std::int32_t lane) {
+        return static_cast<std::uint32_t>(lane) >> shift & 0xffffU;
+      };
+      low->lane[i] = static_cast<std::int32_t>(half(a.lane[word]) | half(b.lane[word]) << 16);
+      high->lane[i] =
+          static_cast<std::int32_t>(half(a.lane[word + 2]) | half(b.lane[word + 2]) << 16);
+    }
+  }
+
   /// The tree of all families: lanes i and i+8, then i and i+4, then i and i+2, then 0 and 1.
   static float sum(const Vec& v) {
     float t[16];

@@ -308,7 +308,7 @@ class Attention {
     const Vec max = V::broadcast(part_max_[row] == lowest ? 0.0F : part_max_[row]);
     Vec sum = V::zero();
     for (std::size_t j = begin; j < end; j += 16) {
-      const Vec weight = Rows<V>::exp(V::sub(V::load(scores + j), max));
+      const Vec weight = Rows<V>::exp_down(V::sub(V::load(scores + j), max));
       if constexpr (kPairs<D>) {
         V::store_bf16_of_exp(weights_ + (row * kScoreStride + j) * 2, weight);
       } else {

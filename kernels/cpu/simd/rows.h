@@ -59,13 +59,36 @@ struct Rows {
   /// of r, times 2^n. Below -87.33 (the smallest normal result) exactly 0, above 88.72 inf, NaN
   /// stays NaN.
   static Vec exp(Vec x) {
-    const Vec low = V::broadcast(-0x1.5d589ep+6F);
+    const Vec low = V::broadcast(kExpLeast);
     const Vec high = V::broadcast(0x1.62e42ep+6F);
-    const Vec shift = V::broadcast(0x1.8p23F);
     // The constant comes first: max and min return their second operand when one is NaN.
     const Vec clamped = V::min(high, V::max(low, x));
-    const Vec shifted = V::fma(clamped, V::broadcast(0x1.715476p+0F), shift);
-    const Vec n = V::sub(shifted, shift);
+    const Vec shifted = shifted_power(clamped);
+    const Vec value = V::scale_by_power(exp_rest(clamped, shifted), shifted);
+    const Vec not_under = V::select_greater(low, x, V::zero(), value);
+    return V::select_greater(x, high, V::broadcast(__builtin_inff()), not_under);
+  }
+
+  /// The same bits for x <= 0 or NaN, sooner.
+  static Vec exp_down(Vec x) {
+    const Vec low = V::broadcast(kExpLeast);
+    const Vec clamped = V::max(low, x);
+    const Vec shifted = shifted_power(clamped);
+    const Vec value = V::scale_by_normal_power(exp_rest(clamped, shifted), shifted);
+    return V::select_greater(low, x, V::zero(), value);
+  }
+
+  static constexpr float kExpLeast = -0x1.5d589ep+6F;
+  static constexpr float kExpShift = 0x1.8p23F;
+
+  /// n of exp() in the lowest bits.
+  static Vec shifted_power(Vec x) {
+    return V::fma(x, V::broadcast(0x1.715476p+0F), V::broadcast(kExpShift));
+  }
+
+  /// e^r of exp().
+  static Vec exp_rest(Vec clamped, Vec shifted) {
+    const Vec n = V::sub(shifted, V::broadcast(kExpShift));
     Vec r = V::fma(n, V::broadcast(-0x1.62e4p-1F), clamped);
     r = V::fma(n, V::broadcast(-0x1.7f7d1cp-20F), r);
     Vec p = V::broadcast(1.0F / 5040.0F);
@@ -75,10 +98,7 @@ struct Rows {
     p = V::fma(p, r, V::broadcast(1.0F / 6.0F));
     p = V::fma(p, r, V::broadcast(0.5F));
     p = V::fma(p, r, V::broadcast(1.0F));
-    p = V::fma(p, r, V::broadcast(1.0F));
-    const Vec value = V::scale_by_power(p, shifted);
-    const Vec not_under = V::select_greater(low, x, V::zero(), value);
-    return V::select_greater(x, high, V::broadcast(__builtin_inff()), not_under);
+    return V::fma(p, r, V::broadcast(1.0F));
   }
 
   static float exp_one(float x) {

@@ -13,7 +13,7 @@ namespace tandem::kernels::cpu {
 
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
-/// Query rows (token, head) of one attention tile.
+/// Query rows (token, head) of one attention tile, of kernels that say nothing else.
 inline constexpr std::size_t kTileRows = 32;
 /// Positions of one attention block; blocks are aligned to absolute positions. Part of the
 /// numerics.
@@ -69,7 +69,7 @@ struct RopeHead {
 };
 
 /// Consecutive tokens of one sequence with some heads of one kv head, or one token with all heads
-/// of several: at most kTileRows rows.
+/// of several: at most as many rows as Kernels::attention_rows says.
 struct AttentionTile {
   const float* q;  ///< head head_begin of the first token
   std::size_t q_stride;
@@ -117,6 +117,8 @@ struct Kernels {
   /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
   void (*sum_bytes)(const std::byte* panel, std::size_t count, std::int32_t* sums);
   void (*attention)(const AttentionTile&);
+  /// Rows that a tile of attention over such keys takes at most; null: kTileRows for all.
+  std::size_t (*attention_rows)(DType dtype) = nullptr;
   float (*max)(const float* values, std::size_t count);
   /// Sum of exp(values[i] - max).
   double (*exp_sum)(const float* values, std::size_t count, float max);

@@ -1,0 +1,636 @@
+// Causal attention over paged bf16 keys and values on AMX tiles: up to kRows query rows of one kv
+// head, or one token's rows of several.
+//
+// Idea: keys lie in memory as rows of A tiles do (a position a row, 32 dimensions in 64 bytes), so
+// scores come out as [position][row]: queries, turned once, are the B tiles. Rows are lanes then,
+// and maximum, exp and sum need nothing across lanes. Weights are rounded to bf16, two positions to
+// a word, and turned 16 by 16 into A tiles. Values are B tiles once two positions are interleaved,
+// which all rows share. 16 rows make a group; two groups and two tiles of positions or dimensions
+// are four products for four loads.
+//
+// The arithmetic of one row, whatever tile it is in (this order is part of the numerics family):
+// for each block of 256 absolute positions that the row sees any of,
+//   score[j] = scale * the tile unit's sum over head_dim of bf16(q) K[j], 32 dimensions a step
+//   m = max, e[j] = exp(score[j] - m), l = sum by position % 4 in order, then (0 + 1) + (2 + 3)
+//   o = the tile unit's sum of bf16(e[j]) V[j], 32 positions a step, -0 as 0
+// and blocks are merged as in simd/attention.h. A position that a row does not see has no weight,
+// and no value outside of what the tile sees is read. Where rows of a tile see different positions,
+// a value that is not finite must not reach those that do not see it, not even times zero: such a
+// row is summed again alone (sum_alone).
+//
+// A token alone goes through the kv heads 32 positions at a time, since memory is fast along runs
+// of KiB only, and asks for what it reads some KiB on. Bound: decode by memory; many rows by exp
+// and the tile unit: 64 rows and a block of 128 dimensions take 8192 cycles of products and about
+// 800 vectors of exp and rounding, 25 instructions each.
+#pragma once
+
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/mixed.h"
+#include "kernels/cpu/simd/rows.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V, class T>
+class TileAttention {
+ public:
+  /// Query rows of a tile at most.
+  static constexpr std::size_t kRows = 64;
+
+  /// Of DType::kBf16.
+  static void run(const AttentionTile& tile) {
+    const std::size_t groups = (tile.heads + kLanes - 1) / kLanes;
+    const std::size_t most = tile.tokens == 1 ? kMaxGroups / groups : 1;
+    for (std::size_t head = 0; head < tile.kv_heads; head += most) {
+      AttentionTile part = tile;
+      part.q += head * tile.heads * tile.head_dim;
+      part.out += head * tile.heads * tile.head_dim;
+      part.keys += head * tile.kv_head_stride;
+      part.kv_heads = tile.kv_heads - head < most ? tile.kv_heads - head : most;
+      TileAttention(part).run_all();
+    }
+  }
+
+ private:
+  using Vec = typename V::Vec;
+  using Keys = KeyRows<V>;
+  using Range = typename Keys::Range;
+
+  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kMaxGroups = 8;
+  /// Positions of a step: two tiles of keys, one of weights.
+  static constexpr std::size_t kStep = 32;
+  static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
+  /// Between a prefetch and its use, at most.
+  static constexpr std::size_t kAheadBytes = 32 * 1024;
+
+  /// Scratch in tiles, without pointers: queries, scores, weights and sums of each group, then
+  /// values, copies, and what is merged.
+  static constexpr std::size_t room(std::size_t groups, std::size_t value_steps) {
+    constexpr std::size_t kSteps = kMaxHeadDim / 32;
+    return groups * (kSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kSteps) +
+           (value_steps + 1) * 2 * kSteps + kRows * kMaxHeadDim * sizeof(float) / kTileBytes;
+  }
+
+  static constexpr std::size_t kRoom = kPackedFloats * sizeof(float) / kTileBytes - 8;
+  static_assert(Keys::kPointers * sizeof(void*) <= 8 * kTileBytes);
+  static_assert(room(kMaxGroups, 1) <= kRoom, "one token: more than the scratch of a thread");
+  static_assert(room(kRows / kLanes, kBlockSteps) <= kRoom, "several tokens");
+
+  /// Up to 16 rows of one kv head, and what they see of the block in progress.
+  struct Group {
+    std::size_t row;
+    std::size_t rows;
+    std::size_t head;
+    Range some;  ///< positions that any row sees
+    Range all;   ///< those that every row sees
+  };
+
+  /// A tile of keys in memory.
+  struct KeyTile {
+    const std::byte* from;
+    std::size_t stride;
+  };
+
+  explicit TileAttention(const AttentionTile& tile)
+      : tile_(tile),
+        dim_(tile.head_dim),
+        steps_((tile.head_dim + 31) / 32),
+        columns_(2 * steps_),
+        rows_(tile.tokens * tile.kv_heads * tile.heads),
+        keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
+    find_groups();
+    q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
+    scores_ = q_ + group_count_ * steps_ * kTileBytes;
+    weights_ = scores_ + group_count_ * (kKeyBlock / 16) * kTileBytes;
+    values_ = weights_ + group_count_ * kBlockSteps * kTileBytes;
+    part_ = values_ + (tile.tokens == 1 ? 1 : kBlockSteps) * columns_ * kTileBytes;
+    copies_ = part_ + group_count_ * columns_ * kTileBytes;
+    merged_ = reinterpret_cast<float*>(copies_ + 2 * steps_ * kTileBytes);
+    unit_bytes_ = kStep * tile.row_bytes;
+    units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit_bytes_ - 1) / unit_bytes_ : 2;
+  }
+
+  void find_groups() {
+    const std::size_t each = tile_.tokens == 1 ? tile_.heads : rows_;
+    for (std::size_t row = 0; row < rows_; row += each) {
+      for (std::size_t i = 0; i < each; i += kLanes) {
+        groups_[group_count_++] = {.row = row + i,
+                                   .rows = each - i < kLanes ? each - i : kLanes,
+                                   .head = row / each,
+                                   .some = {},
+                                   .all = {}};
+      }
+    }
+  }
+
+  void run_all() {
+    load_queries();
+    std::size_t first = ~std::size_t{0};
+    std::size_t last = 0;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      first = visible_[row].begin < first ? visible_[row].begin : first;
+      last = visible_[row].end > last ? visible_[row].end : last;
+    }
+    configure();
+    for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+      base_ = base;
+      last_ = last;
+      block_ = {first > base ? first - base : 0,
+                last - base < kKeyBlock ? last - base : kKeyBlock};
+      keys_.find(base, block_.begin, last);
+      for (std::size_t g = 0; g < group_count_; ++g)
+        look(groups_[g]);
+      score();
+      for (std::size_t g = 0; g < group_count_; ++g)
+        weigh(g);
+      tile_.tokens == 1 ? sum_in_turn() : sum_block();
+      for (std::size_t g = 0; g < group_count_; ++g)
+        merge(g);
+    }
+    tiles_.release();
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      Mixed<V>::template scale_row<true>(merged_ + row * columns_ * kLanes,
+                                         1.0F / sum_[row],
+                                         dim_,
+                                         tile_.out + row / heads * tile_.out_stride +
+                                             row % heads * dim_);
+    }
+  }
+
+  /// C is 0 to 3, A 4 and 5, B 6 and 7.
+  void configure() {
+    TileConfig config{};
+    config.palette = 1;
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = kTileRowBytes;
+      config.rows[tile] = kTileHeight;
+    }
+    tiles_.configure(config);
+  }
+
+  /// Queries to B tiles, [group][step][pair of dimensions][row], zeros where there is none.
+  void load_queries() {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    const std::size_t line = steps_ * kTileRowBytes;
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      const Group& group = groups_[g];
+      const std::byte* lines[kLanes];
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        std::byte* to = copies_ + lane * line;
+        lines[lane] = to;
+        if (lane >= group.rows) {
+          __builtin_memset(to, 0, line);
+          continue;
+        }
+        const std::size_t row = group.row + lane;
+        const std::size_t token = row / heads;
+        const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
+        for (std::size_t i = 0; i < steps_ * 32; i += 16)
+          V::store_bf16(to + i * 2, Rows<V>::load_within(q, i, dim_));
+        const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
+        const auto window = static_cast<std::size_t>(tile_.window);
+        visible_[row] = {window != 0 && end > window ? end - window : 0, end};
+        started_[row] = false;
+      }
+      for (std::size_t step = 0; step < steps_; ++step)
+        V::transpose_words(lines, step * kTileRowBytes, q_ + (g * steps_ + step) * kTileBytes);
+    }
+  }
+
+  /// What the group sees of the block.
+  void look(Group& group) {
+    group.some = {kKeyBlock, 0};
+    group.all = {0, kKeyBlock};
+    for (std::size_t lane = 0; lane < group.rows; ++lane) {
+      const Range seen = seen_of(group.row + lane);
+      if (seen.begin < seen.end) group.some = either(group.some, seen);
+      group.all = Keys::overlap(group.all, seen);
+    }
+  }
+
+  /// Positions of the block that a row sees; begin >= end: none.
+  [[nodiscard]] Range seen_of(std::size_t row) const {
+    const Range range = visible_[row];
+    const std::size_t begin = range.begin > base_ ? range.begin - base_ : 0;
+    const std::size_t end = range.end > base_ ? range.end - base_ : 0;
+    return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
+  }
+
+  static Range either(Range a, Range b) {
+    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+  }
+
+  /// Steps that hold a range of positions.
+  static Range steps_of(Range positions) {
+    if (positions.begin >= positions.end) return {0, 0};
+    return {positions.begin / kStep, (positions.end + kStep - 1) / kStep};
+  }
+
+  /// Scores of the block, [group][position][row], before their scale.
+  void score() {
+    const Range steps = steps_of(block_);
+    const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
+    std::size_t unit = 0;
+    for (std::size_t step = steps.begin; step < steps.end; ++step) {
+      for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
+        aim(steps, unit + units_ahead_, units);
+        const KeyTile first = key_tile(step * kStep, head, copies_);
+        const KeyTile second =
+            key_tile(step * kStep + kTileHeight, head, copies_ + steps_ * kTileBytes);
+        bool asks = true;
+        for_groups(head, [&]<int kGroups>(std::size_t g) {
+          Range some = groups_[g].some;
+          if (kGroups == 2) some = either(some, groups_[g + 1].some);
+          const Range wanted = steps_of(some);
+          if (step < wanted.begin || step >= wanted.end) return;
+          score_step<kGroups>(g, step * kStep, first, second, asks);
+          asks = false;
+        });
+      }
+    }
+  }
+
+  /// fn.operator()<1 or 2>(g) for the groups of a kv head, g and g + 1 together.
+  template <class Fn>
+  void for_groups(std::size_t head, Fn fn) {
+    const std::size_t each = group_count_ / tile_.kv_heads;
+    std::size_t g = head * each;
+    const std::size_t end = g + each;
+    for (; g + 2 <= end; g += 2)
+      fn.template operator()<2>(g);
+    if (g < end) fn.template operator()<1>(g);
+  }
+
+  /// 16 keys from `position` on: where they are if one page holds them, or a copy, zeros for
+  /// positions that nobody sees.
+  KeyTile key_tile(std::size_t position, std::size_t head, std::byte* copy) {
+    const std::size_t offset = head * tile_.kv_head_stride;
+    const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
+                       (base_ + position) % tile_.page_size + kTileHeight <= tile_.page_size;
+    if (whole && dim_ % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
+    const std::size_t line = steps_ * kTileRowBytes;
+    for (std::size_t i = 0; i < kTileHeight; ++i) {
+      const std::size_t j = position + i;
+      std::byte* to = copy + i * line;
+      const bool seen = j >= block_.begin && j < block_.end;
+      const std::size_t bytes = seen ? dim_ * 2 : 0;
+      if (seen) __builtin_memcpy(to, keys_.row[j] + offset, bytes);
+      __builtin_memset(to + bytes, 0, line - bytes);
+    }
+    return {copy, line};
+  }
+
+  template <int kGroups>
+  void score_step(
+      std::size_t g, std::size_t position, KeyTile first, KeyTile second, bool asks) {
+    const std::byte* q = q_ + g * steps_ * kTileBytes;
+    tiles_.template zero<0>();
+    tiles_.template zero<2>();
+    if constexpr (kGroups == 2) {
+      tiles_.template zero<1>();
+      tiles_.template zero<3>();
+    }
+    for (std::size_t step = 0; step < steps_; ++step) {
+      if (asks) ask(step * kTileRowBytes);
+      tiles_.template load<4>(first.from + step * kTileRowBytes, first.stride);
+      tiles_.template load<6>(q + step * kTileBytes, kTileRowBytes);
+      tiles_.template multiply_bf16<0, 4, 6>();
+      tiles_.template load<5>(second.from + step * kTileRowBytes, second.stride);
+      tiles_.template multiply_bf16<2, 5, 6>();
+      if constexpr (kGroups == 2) {
+        tiles_.template load<7>(q + (steps_ + step) * kTileBytes, kTileRowBytes);
+        tiles_.template multiply_bf16<1, 4, 7>();
+        tiles_.template multiply_bf16<3, 5, 7>();
+      }
+    }
+    std::byte* to = scores_ + (g * kKeyBlock + position) * kTileRowBytes;
+    tiles_.template store<0>(to, kTileRowBytes);
+    tiles_.template store<2>(to + kTileBytes, kTileRowBytes);
+    if constexpr (kGroups == 2) {
+      to += kKeyBlock * kTileRowBytes;
+      tiles_.template store<1>(to, kTileRowBytes);
+      tiles_.template store<3>(to + kTileBytes, kTileRowBytes);
+    }
+  }
+
+  /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum.
+  void weigh(std::size_t g) {
+    const Group& group = groups_[g];
+    alignas(64) float begins[kLanes];
+    alignas(64) float ends[kLanes];
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const Range seen = lane < group.rows ? seen_of(group.row + lane) : Range{0, 0};
+      begins[lane] = static_cast<float>(seen.begin);
+      ends[lane] = static_cast<float>(seen.end);
+    }
+    const Seen seen{V::load(begins), V::load(ends), group.all};
+    const auto* scores = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    Vec best[4] = {lowest, lowest, lowest, lowest};
+    const Range steps = steps_of(group.some);
+    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i)
+        best[i] = V::max(score_of(scores, seen, j + i), best[i]);
+    }
+    const Vec max = V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
+    V::store(part_max_ + g * kLanes, max);
+    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
+    Vec sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+    for (std::size_t step = block_.begin / kStep; step * kStep < block_.end; ++step) {
+      std::byte* tile = weights_ + (g * kBlockSteps + step) * kTileBytes;
+      if (step >= steps.begin && step < steps.end) {
+        weigh_step(scores, seen, step * kStep, anchor, sums, tile);
+      } else {
+        __builtin_memset(tile, 0, kTileBytes);
+      }
+    }
+    V::store(part_sum_ + g * kLanes, V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3])));
+  }
+
+  /// Positions of the block that the rows of a group see: from begin to end, a row a lane.
+  struct Seen {
+    Vec begin;
+    Vec end;
+    Range all;
+  };
+
+  /// -inf for rows that do not see the position.
+  inline __attribute__((always_inline)) Vec score_of(const float* scores,
+                                                     const Seen& seen,
+                                                     std::size_t j) const {
+    const Vec score = V::mul(V::load(scores + j * kLanes), V::broadcast(tile_.scale));
+    if (j >= seen.all.begin && j < seen.all.end) return score;
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    const Vec at = V::broadcast(static_cast<float>(j));
+    return V::select_greater(
+        seen.begin, at, lowest, V::select_greater(seen.end, at, score, lowest));
+  }
+
+  inline __attribute__((always_inline)) void weigh_step(const float* scores,
+                                                        const Seen& seen,
+                                                        std::size_t j,
+                                                        Vec anchor,
+                                                        Vec (&sums)[4],
+                                                        std::byte* tile) const {
+    alignas(64) std::byte words[kTileBytes];
+    const std::byte* lines[kTileHeight];
+    for (std::size_t i = 0; i < kTileHeight; i += 2) {
+#pragma GCC unroll 2
+      for (std::size_t k = 0; k < 2; ++k) {
+        const std::size_t at = j + 2 * (i + k);
+        const Vec even = Rows<V>::exp_down(V::sub(score_of(scores, seen, at), anchor));
+        const Vec odd = Rows<V>::exp_down(V::sub(score_of(scores, seen, at + 1), anchor));
+        sums[2 * k] = V::add(sums[2 * k], even);
+        sums[2 * k + 1] = V::add(sums[2 * k + 1], odd);
+        lines[i + k] = words + (i + k) * kTileRowBytes;
+        V::int_store(words + (i + k) * kTileRowBytes, V::bf16_words_of_exp(even, odd));
+      }
+    }
+    V::transpose_words(lines, 0, tile);
+  }
+
+  /// Values of a step to B tiles, [column][pair of positions][dimension], zeros for positions
+  /// outside of `seen`. Columns are as V::interleave mixes dimensions.
+  void interleave(std::size_t step, std::size_t head, Range seen, bool asks, std::byte* to) {
+    const std::size_t offset = head * tile_.kv_head_stride + tile_.value_offset;
+    for (std::size_t pair = 0; pair < kTileHeight; ++pair) {
+      const std::size_t j = step * kStep + 2 * pair;
+      const std::byte* even = j >= seen.begin && j < seen.end ? keys_.row[j] + offset : nullptr;
+      const std::byte* odd =
+          j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset : nullptr;
+      for (std::size_t i = 0; i < steps_; ++i) {
+        if (asks) {
+          __builtin_prefetch(ahead_[2 * pair] + i * 64);
+          __builtin_prefetch(ahead_[2 * pair + 1] + i * 64);
+        }
+        typename V::Int low;
+        typename V::Int high;
+        V::interleave(load_halves(even, i * 32), load_halves(odd, i * 32), &low, &high);
+        std::byte* line = to + 2 * i * kTileBytes + pair * kTileRowBytes;
+        V::int_store(line, low);
+        V::int_store(line + kTileBytes, high);
+      }
+    }
+  }
+
+  /// 32 dimensions of a value row from `at` on, zeros behind the last.
+  [[nodiscard]] typename V::Int load_halves(const std::byte* row, std::size_t at) const {
+    if (row == nullptr) return V::int_zero();
+    return at + 32 <= dim_ ? V::int_load(row + at * 2) : V::int_load_part(row + at * 2, dim_ - at);
+  }
+
+  /// Weighted values of several tokens: all of the block's first become B tiles.
+  void sum_block() {
+    const Range steps = steps_of(block_);
+    const std::size_t units = steps.end - steps.begin;
+    for (std::size_t step = steps.begin; step < steps.end; ++step) {
+      aim(steps, units + step - steps.begin + units_ahead_, units);
+      interleave(step, 0, block_, true, values_ + step * columns_ * kTileBytes);
+    }
+    for_groups(0, [&]<int kGroups>(std::size_t g) {
+      Range some = groups_[g].some;
+      if (kGroups == 2) some = either(some, groups_[g + 1].some);
+      const Range wanted = steps_of(some);
+      sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
+    });
+    for (std::size_t g = 0; g < group_count_; ++g)
+      mend(g);
+  }
+
+  /// Weighted values of one token, head by head over each step.
+  void sum_in_turn() {
+    const Range steps = steps_of(block_);
+    const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
+    std::size_t unit = 0;
+    for (std::size_t step = steps.begin; step < steps.end; ++step) {
+      for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
+        aim(steps, units + unit + units_ahead_, units);
+        interleave(step, head, block_, true, values_);
+        for_groups(head, [&]<int kGroups>(std::size_t g) {
+          sum_steps<kGroups>(g, {step, step + 1}, values_, step == steps.begin);
+        });
+      }
+    }
+  }
+
+  /// Products of weights and values over some steps, onto what there is unless `first`. `values`:
+  /// B tiles of the first step. No step: nothing is written, and nobody looks.
+  template <int kGroups>
+  void sum_steps(std::size_t g, Range steps, const std::byte* values, bool first) {
+    const std::size_t group_bytes = columns_ * kTileBytes;
+    for (std::size_t column = 0; column < columns_; column += 2) {
+      std::byte* part = part_ + g * group_bytes + column * kTileBytes;
+      start_sums<kGroups>(part, group_bytes, first);
+      for (std::size_t step = steps.begin; step < steps.end; ++step) {
+        const std::byte* weights = weights_ + (g * kBlockSteps + step) * kTileBytes;
+        const std::byte* value = values + ((step - steps.begin) * columns_ + column) * kTileBytes;
+        tiles_.template load<4>(weights, kTileRowBytes);
+        tiles_.template load<6>(value, kTileRowBytes);
+        tiles_.template multiply_bf16<0, 4, 6>();
+        tiles_.template load<7>(value + kTileBytes, kTileRowBytes);
+        tiles_.template multiply_bf16<1, 4, 7>();
+        if constexpr (kGroups == 2) {
+          tiles_.template load<5>(weights + kBlockSteps * kTileBytes, kTileRowBytes);
+          tiles_.template multiply_bf16<2, 5, 6>();
+          tiles_.template multiply_bf16<3, 5, 7>();
+        }
+      }
+      tiles_.template store<0>(part, kTileRowBytes);
+      tiles_.template store<1>(part + kTileBytes, kTileRowBytes);
+      if constexpr (kGroups == 2) {
+        tiles_.template store<2>(part + group_bytes, kTileRowBytes);
+        tiles_.template store<3>(part + group_bytes + kTileBytes, kTileRowBytes);
+      }
+    }
+  }
+
+  template <int kGroups>
+  void start_sums(const std::byte* part, std::size_t group_bytes, bool first) {
+    if (first) {
+      tiles_.template zero<0>();
+      tiles_.template zero<1>();
+      if constexpr (kGroups == 2) {
+        tiles_.template zero<2>();
+        tiles_.template zero<3>();
+      }
+      return;
+    }
+    tiles_.template load<0>(part, kTileRowBytes);
+    tiles_.template load<1>(part + kTileBytes, kTileRowBytes);
+    if constexpr (kGroups == 2) {
+      tiles_.template load<2>(part + group_bytes, kTileRowBytes);
+      tiles_.template load<3>(part + group_bytes + kTileBytes, kTileRowBytes);
+    }
+  }
+
+  /// Rows whose sums are NaN, where others see more or less than they do, are summed again alone.
+  void mend(std::size_t g) {
+    const Group& group = groups_[g];
+    for (std::size_t lane = 0; lane < group.rows; ++lane) {
+      const Range seen = seen_of(group.row + lane);
+      if (seen.begin >= seen.end) continue;
+      if (seen.begin <= block_.begin && seen.end >= block_.end) continue;
+      bool broken = false;
+      for (std::size_t column = 0; column < columns_; ++column)
+        broken |= V::any_nan(V::load(part_row(g, lane, column)));
+      if (broken) sum_alone(g, lane, seen);
+    }
+  }
+
+  void sum_alone(std::size_t g, std::size_t lane, Range seen) {
+    const Range steps = steps_of(seen);
+    for (std::size_t step = steps.begin; step < steps.end; ++step)
+      interleave(step, 0, seen, false, values_ + step * columns_ * kTileBytes);
+    // The other rows' sums stay: they wait where keys are copied to.
+    const std::size_t bytes = columns_ * kTileBytes;
+    static_assert(kTileBytes == kLanes * kTileRowBytes);
+    std::byte* part = part_ + g * bytes;
+    __builtin_memcpy(copies_, part, bytes);
+    sum_steps<1>(g, steps, values_ + steps.begin * columns_ * kTileBytes, true);
+    for (std::size_t i = 0; i < bytes; i += kTileRowBytes) {
+      if (i / kTileRowBytes % kLanes != lane) __builtin_memcpy(part + i, copies_ + i, kTileRowBytes);
+    }
+  }
+
+  [[nodiscard]] const float* part_row(std::size_t g, std::size_t lane, std::size_t column) const {
+    return reinterpret_cast<const float*>(part_ + (g * columns_ + column) * kTileBytes +
+                                          lane * kTileRowBytes);
+  }
+
+  void merge(std::size_t g) {
+    const Group& group = groups_[g];
+    for (std::size_t lane = 0; lane < group.rows; ++lane) {
+      const std::size_t row = group.row + lane;
+      const Range seen = seen_of(row);
+      if (seen.begin >= seen.end) continue;
+      const float part_max = part_max_[g * kLanes + lane];
+      const float part_sum = part_sum_[g * kLanes + lane];
+      float* merged = merged_ + row * columns_ * kLanes;
+      if (!started_[row]) {
+        started_[row] = true;
+        max_[row] = part_max;
+        sum_[row] = part_sum;
+        for (std::size_t column = 0; column < columns_; ++column)
+          V::store(merged + column * kLanes, sums_of(g, lane, column));
+        continue;
+      }
+      const float max = part_max > max_[row] ? part_max : max_[row];
+      const float anchor = max == -__builtin_inff() ? 0.0F : max;
+      const float keep = Rows<V>::exp_one(max_[row] - anchor);
+      const float take = Rows<V>::exp_one(part_max - anchor);
+      max_[row] = max;
+      sum_[row] = sum_[row] * keep + part_sum * take;
+      const Vec keep_all = V::broadcast(keep);
+      const Vec take_all = V::broadcast(take);
+      for (std::size_t column = 0; column < columns_; ++column) {
+        float* to = merged + column * kLanes;
+        V::store(
+            to, V::fma(V::load(to), keep_all, V::mul(sums_of(g, lane, column), take_all)));
+      }
+    }
+  }
+
+  /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
+  /// steps those are depends on the tile.
+  [[nodiscard]] Vec sums_of(std::size_t g, std::size_t lane, std::size_t column) const {
+    return V::add(V::load(part_row(g, lane, column)), V::zero());
+  }
+
+  /// Lets the positions of a unit (a step of a kv head) ask for another one: `unit` counts those of
+  /// the block's keys, behind them those of its values, and behind these the next block's keys.
+  void aim(Range steps, std::size_t unit, std::size_t units) {
+    const std::size_t known =
+        last_ - base_ < kKeyBlock + Keys::kAhead ? last_ - base_ : kKeyBlock + Keys::kAhead;
+    const std::size_t at = unit < units ? unit : unit < 2 * units ? unit - units : unit - 2 * units;
+    const std::size_t first = unit < 2 * units ? steps.begin * kStep : kKeyBlock;
+    const std::size_t position = first + at / tile_.kv_heads * kStep;
+    const std::size_t offset = at % tile_.kv_heads * tile_.kv_head_stride +
+                               (unit >= units && unit < 2 * units ? tile_.value_offset : 0);
+    for (std::size_t i = 0; i < kStep; ++i) {
+      std::size_t j = position + i;
+      j = j < known ? j : known - 1;
+      ahead_[i] = keys_.row[j > block_.begin ? j : block_.begin] + offset;
+    }
+  }
+
+  /// For the line at byte `at` of the rows that were aimed at.
+  inline __attribute__((always_inline)) void ask(std::size_t at) const {
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < kStep; ++i)
+      __builtin_prefetch(ahead_[i] + at);
+  }
+
+  const AttentionTile& tile_;
+  std::size_t dim_;
+  std::size_t steps_;    ///< of 32 dimensions
+  std::size_t columns_;  ///< of 16 dimensions
+  std::size_t rows_;
+  Keys keys_;
+  std::size_t group_count_ = 0;
+  Group groups_[kMaxGroups];
+  std::size_t base_ = 0;  ///< first position of the block
+  std::size_t last_ = 0;  ///< end of what the tile sees
+  Range block_{};         ///< what the tile sees of the block
+  std::byte* q_;          // [group][step], B tiles
+  std::byte* scores_;     // [group][position][row] f32
+  std::byte* weights_;    // [group][step of the block], A tiles
+  std::byte* values_;     // [step of the block][column], B tiles
+  std::byte* part_;       // [group][column], C tiles: o
+  std::byte* copies_;     // two tiles of keys
+  float* merged_;         // [row][column][16], O
+  std::size_t unit_bytes_ = 0;
+  std::size_t units_ahead_ = 0;
+  const std::byte* ahead_[kStep];
+  Range visible_[kRows];
+  bool started_[kRows];
+  float max_[kRows];
+  float sum_[kRows];
+  float part_max_[kMaxGroups * kLanes];
+  float part_sum_[kMaxGroups * kLanes];
+  T tiles_;
+};
+
+}  // namespace tandem::kernels::cpu
