@@ -1,5 +1,6 @@
 #include "kernels/test_util.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -16,8 +17,7 @@ using testing::same_bits;
 
 /// Families that round q and the weights, for bf16 keys and values.
 bool rounds(const Backend& backend, DType dtype) {
-  const bool family =
-      backend.family() == Family::kAvx512Bf16 || backend.family() == Family::kAmx;
+  const bool family = backend.family() == Family::kAvx512Bf16 || backend.family() == Family::kAmx;
   return family && dtype == DType::kBf16;
 }
 
@@ -26,6 +26,7 @@ struct World {
   Pool::Options kv;
   std::int32_t window = 0;
   float magnitude = 2.0F;
+  float scale = 1.0F;  ///< of the usual one
 };
 
 // K, V and queries of every position of every sequence; the same values whatever the pool looks
@@ -73,7 +74,7 @@ struct Filled {
                        .batch = pool.batch(some_sequence, some_position),
                        .kv = pool.layer(),
                        .heads = world.heads,
-                       .scale = 1.0F / std::sqrt(static_cast<float>(world.kv.head_dim)),
+                       .scale = world.scale / std::sqrt(static_cast<float>(world.kv.head_dim)),
                        .window = world.window},
                       threads);
     return out;
@@ -220,6 +221,22 @@ const std::vector<Row>& rows() {
                .dtype = DType::kBf16,
                .lengths = {400}},
         .window = 101}},
+      {"negative scale bf16",
+       {.heads = 2,
+        .kv = {.page_size = 16,
+               .kv_heads = 1,
+               .head_dim = 64,
+               .dtype = DType::kBf16,
+               .lengths = {300}},
+        .scale = -1.0F}},
+      {"zero scale bf16",
+       {.heads = 2,
+        .kv = {.page_size = 16,
+               .kv_heads = 1,
+               .head_dim = 64,
+               .dtype = DType::kBf16,
+               .lengths = {40}},
+        .scale = 0.0F}},
       {"peaked scores",
        {.heads = 2,
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 64, .lengths = {300}},
@@ -239,8 +256,8 @@ TEST(Attention, MatchesTheReference) {
     const double m = static_cast<double>(row.world.magnitude);
     const double d = static_cast<double>(row.world.kv.head_dim);
     const double exact = m * (4.0 * m * m * d * 0x1p-24 + 64 * 0x1p-24);
-    // On tiles and by pairs, q and the weights carry a rounding to bf16 each: the score an error of S 2^-9 / 2,
-    // which grows with the root of d since signs differ, and the weight one of 2^-9.
+    // On tiles and by pairs, q and the weights carry a rounding to bf16 each: the score an error of
+    // S 2^-9 / 2, which grows with the root of d since signs differ, and the weight one of 2^-9.
     const double rounded = m * (m * m * 2 * 0x1p-9 + 2 * 0x1p-9);
     for (const Backend* backend : testing::vector_backends()) {
       SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
@@ -442,46 +459,73 @@ TEST(Attention, PagesBehindTheWindowMayBeGone) {
 
 TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
   ThreadPool threads(1);
-  for_each_kind(testing::vector_backends(), [&](const Backend* backend,
-                                                DType dtype,
-                                                std::size_t page_size) {
-    const World world{.heads = 4,
-                      .kv = {.page_size = page_size,
-                             .kv_heads = 2,
-                             .head_dim = 32,
-                             .dtype = dtype,
-                             .lengths = {40}}};
-    Filled filled(world);
-    filled.write(*backend, threads);
-    const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
-    for (const float bad : {kNan, kInf}) {
-      SCOPED_TRACE(bad);
-      filled.k[(17 * 2 + 0) * 32 + 5] = 0;
-      filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
-      filled.write(*backend, threads);
-      const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
-      EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const std::size_t position = i / filled.row();
-        const std::size_t head = i / 32 % 4;
-        EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
-      }
-      for (const std::size_t position : {16U, 17U, 39U}) {
-        EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
-                              pick(out, {position}, filled.row())))
-            << position;
-      }
-      filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
-      filled.write(*backend, threads);
-      const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
-      for (std::size_t i = 0; i < scores.size(); ++i) {
-        const std::size_t position = i / filled.row();
-        if (i / 32 % 4 < 2) {
-          EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
+  for_each_kind(
+      testing::vector_backends(), [&](const Backend* backend, DType dtype, std::size_t page_size) {
+        const World world{.heads = 4,
+                          .kv = {.page_size = page_size,
+                                 .kv_heads = 2,
+                                 .head_dim = 32,
+                                 .dtype = dtype,
+                                 .lengths = {40}}};
+        Filled filled(world);
+        filled.write(*backend, threads);
+        const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
+        for (const float bad : {kNan, kInf}) {
+          SCOPED_TRACE(bad);
+          filled.k[(17 * 2 + 0) * 32 + 5] = 0;
+          filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
+          filled.write(*backend, threads);
+          const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
+          EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            const std::size_t position = i / filled.row();
+            const std::size_t head = i / 32 % 4;
+            EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
+          }
+          for (const std::size_t position : {16U, 17U, 39U}) {
+            EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
+                                  pick(out, {position}, filled.row())))
+                << position;
+          }
+          filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
+          filled.write(*backend, threads);
+          const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
+          for (std::size_t i = 0; i < scores.size(); ++i) {
+            const std::size_t position = i / filled.row();
+            if (i / 32 % 4 < 2) {
+              EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
+            }
+          }
         }
-      }
+      });
+}
+
+// Equal weights of values whose sum is negative and too small for a normal number: what a unit
+// flushes it to must not depend on how many positions the others of a tile see.
+TEST(Attention, TinySumsAreTheSameBitsInEveryBatch) {
+  ThreadPool threads(1);
+  const World world{
+      .heads = 2,
+      .kv = {
+          .page_size = 16, .kv_heads = 1, .head_dim = 32, .dtype = DType::kBf16, .lengths = {100}}};
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    Filled filled(world);
+    std::fill(filled.q.begin(), filled.q.end(), 0.0F);
+    std::fill(filled.v.begin(), filled.v.end(), 0.0F);
+    filled.v[5] = 0x1.8p-126F;
+    filled.v[32 * 32 + 5] = -0x1.82p-126F;
+    filled.write(*backend, threads);
+    std::vector<std::size_t> chunk;
+    for (std::size_t position = 50; position < 82; ++position)
+      chunk.push_back(position);
+    const std::vector<float> whole = filled.attend(*backend, chunk, threads);
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      EXPECT_TRUE(
+          same_bits(filled.attend(*backend, {chunk[i]}, threads), pick(whole, {i}, filled.row())))
+          << chunk[i];
     }
-  });
+  }
 }
 
 TEST(Attention, StridesLeaveTheGapsAlone) {

@@ -10,18 +10,22 @@
 //
 // The arithmetic of one row, whatever tile it is in (this order is part of the numerics family):
 // for each block of 256 absolute positions that the row sees any of,
-//   score[j] = scale * the tile unit's sum over head_dim of bf16(q) K[j], 32 dimensions a step
-//   m = max, e[j] = exp(score[j] - m), l = sum by position % 4 in order, then (0 + 1) + (2 + 3)
-//   o = the tile unit's sum of bf16(e[j]) V[j], 32 positions a step, -0 as 0
-// and blocks are merged as in simd/attention.h. A position that a row does not see has no weight,
+//   c[j] = the tile unit's sum over head_dim of bf16(q) K[j], 32 dimensions a step
+//   s = |scale| / ln 2 (a negative scale negates q), m = max c[j] times s
+//   e[j] = 2^(c[j] s - m), rounded once before 2^; l = sum by position % 4 in order, then
+//   (0 + 1) + (2 + 3)
+//   o = the tile unit's sum of e[j] V[j], 32 positions a step, -0 as 0; e[j] rounded to the nearest
+//   bf16, up in the middle
+//   merge (M, L, O) with (m, l, o), rescaled by powers of 2 to the larger of M and m
+// and out = O / L. A position that a row does not see has no weight,
 // and no value outside of what the tile sees is read. Where rows of a tile see different positions,
 // a value that is not finite must not reach those that do not see it, not even times zero: such a
 // row is summed again alone (sum_alone).
 //
 // A token alone goes through the kv heads 32 positions at a time, since memory is fast along runs
 // of KiB only, and asks for what it reads some KiB on. Bound: decode by memory; many rows by exp
-// and the tile unit: 64 rows and a block of 128 dimensions take 8192 cycles of products and about
-// 800 vectors of exp and rounding, 25 instructions each.
+// and the tile unit: 64 rows and a block of 128 dimensions take 8,192 cycles of products, and 1,024
+// vectors of exp, sum and rounding with about 18 instructions each.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
@@ -99,6 +103,8 @@ class TileAttention {
         columns_(2 * steps_),
         rows_(tile.tokens * tile.kv_heads * tile.heads),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
+    // 1 / ln 2
+    power_ = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
     find_groups();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + group_count_ * steps_ * kTileBytes;
@@ -136,8 +142,7 @@ class TileAttention {
     for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
       base_ = base;
       last_ = last;
-      block_ = {first > base ? first - base : 0,
-                last - base < kKeyBlock ? last - base : kKeyBlock};
+      block_ = {first > base ? first - base : 0, last - base < kKeyBlock ? last - base : kKeyBlock};
       keys_.find(base, block_.begin, last);
       for (std::size_t g = 0; g < group_count_; ++g)
         look(groups_[g]);
@@ -149,13 +154,19 @@ class TileAttention {
         merge(g);
     }
     tiles_.release();
+    for (std::size_t g = 0; g < group_count_; ++g)
+      write(g);
+  }
+
+  void write(std::size_t g) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      Mixed<V>::template scale_row<true>(merged_ + row * columns_ * kLanes,
-                                         1.0F / sum_[row],
-                                         dim_,
-                                         tile_.out + row / heads * tile_.out_stride +
-                                             row % heads * dim_);
+    for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
+      const std::size_t row = groups_[g].row + lane;
+      Mixed<V>::template scale_row<true>(
+          merged_ + row * columns_ * kLanes,
+          1.0F / sum_[g * kLanes + lane],
+          dim_,
+          tile_.out + row / heads * tile_.out_stride + row % heads * dim_);
     }
   }
 
@@ -173,6 +184,13 @@ class TileAttention {
   /// Queries to B tiles, [group][step][pair of dimensions][row], zeros where there is none.
   void load_queries() {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
+    // Rows are far from each other: all are asked for at once, and those of the result early.
+    for (std::size_t token = 0; token < tile_.tokens; ++token) {
+      for (std::size_t i = 0; i < heads * dim_; i += kTileRowBytes / sizeof(float)) {
+        __builtin_prefetch(tile_.q + token * tile_.q_stride + i);
+        __builtin_prefetch(tile_.out + token * tile_.out_stride + i, 1);
+      }
+    }
     const std::size_t line = steps_ * kTileRowBytes;
     for (std::size_t g = 0; g < group_count_; ++g) {
       const Group& group = groups_[g];
@@ -187,8 +205,10 @@ class TileAttention {
         const std::size_t row = group.row + lane;
         const std::size_t token = row / heads;
         const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
-        for (std::size_t i = 0; i < steps_ * 32; i += 16)
-          V::store_bf16(to + i * 2, Rows<V>::load_within(q, i, dim_));
+        for (std::size_t i = 0; i < steps_ * 32; i += 16) {
+          const Vec values = Rows<V>::load_within(q, i, dim_);
+          V::store_bf16(to + i * 2, tile_.scale < 0 ? V::sub(V::zero(), values) : values);
+        }
         const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
         const auto window = static_cast<std::size_t>(tile_.window);
         visible_[row] = {window != 0 && end > window ? end - window : 0, end};
@@ -283,8 +303,7 @@ class TileAttention {
   }
 
   template <int kGroups>
-  void score_step(
-      std::size_t g, std::size_t position, KeyTile first, KeyTile second, bool asks) {
+  void score_step(std::size_t g, std::size_t position, KeyTile first, KeyTile second, bool asks) {
     const std::byte* q = q_ + g * steps_ * kTileBytes;
     tiles_.template zero<0>();
     tiles_.template zero<2>();
@@ -326,28 +345,23 @@ class TileAttention {
       ends[lane] = static_cast<float>(seen.end);
     }
     const Seen seen{V::load(begins), V::load(ends), group.all};
-    const auto* scores = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    Vec best[4] = {lowest, lowest, lowest, lowest};
+    const auto* sums = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
     const Range steps = steps_of(group.some);
-    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(score_of(scores, seen, j + i), best[i]);
-    }
-    const Vec max = V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
-    V::store(part_max_ + g * kLanes, max);
-    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
-    Vec sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+    const Vec most = V::mul(largest(sums, seen, steps), V::broadcast(power_));
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    V::store(part_max_ + g * kLanes, V::select_greater(most, lowest, most, lowest));
+    const Vec anchor = V::select_greater(most, lowest, most, V::zero());
+    Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
     for (std::size_t step = block_.begin / kStep; step * kStep < block_.end; ++step) {
       std::byte* tile = weights_ + (g * kBlockSteps + step) * kTileBytes;
       if (step >= steps.begin && step < steps.end) {
-        weigh_step(scores, seen, step * kStep, anchor, sums, tile);
+        weigh_step(sums, seen, step * kStep, anchor, totals, tile);
       } else {
         __builtin_memset(tile, 0, kTileBytes);
       }
     }
-    V::store(part_sum_ + g * kLanes, V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3])));
+    V::store(part_sum_ + g * kLanes,
+             V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3])));
   }
 
   /// Positions of the block that the rows of a group see: from begin to end, a row a lane.
@@ -358,22 +372,40 @@ class TileAttention {
   };
 
   /// -inf for rows that do not see the position.
-  inline __attribute__((always_inline)) Vec score_of(const float* scores,
-                                                     const Seen& seen,
-                                                     std::size_t j) const {
-    const Vec score = V::mul(V::load(scores + j * kLanes), V::broadcast(tile_.scale));
-    if (j >= seen.all.begin && j < seen.all.end) return score;
+  static inline __attribute__((always_inline)) Vec hide(Vec value,
+                                                        const Seen& seen,
+                                                        std::size_t j) {
+    if (j >= seen.all.begin && j < seen.all.end) return value;
     const Vec lowest = V::broadcast(-__builtin_inff());
     const Vec at = V::broadcast(static_cast<float>(j));
     return V::select_greater(
-        seen.begin, at, lowest, V::select_greater(seen.end, at, score, lowest));
+        seen.begin, at, lowest, V::select_greater(seen.end, at, value, lowest));
   }
 
-  inline __attribute__((always_inline)) void weigh_step(const float* scores,
+  static Vec largest(const float* sums, const Seen& seen, Range steps) {
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    Vec best[4] = {lowest, lowest, lowest, lowest};
+    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i)
+        best[i] = V::max(hide(V::load(sums + (j + i) * kLanes), seen, j + i), best[i]);
+    }
+    return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
+  }
+
+  inline __attribute__((always_inline)) Vec weight_of(const float* sums,
+                                                      const Seen& seen,
+                                                      std::size_t j,
+                                                      Vec anchor) const {
+    const Vec power = V::fms(V::load(sums + j * kLanes), V::broadcast(power_), anchor);
+    return Rows<V>::exp2_down(hide(power, seen, j));
+  }
+
+  inline __attribute__((always_inline)) void weigh_step(const float* sums,
                                                         const Seen& seen,
                                                         std::size_t j,
                                                         Vec anchor,
-                                                        Vec (&sums)[4],
+                                                        Vec (&totals)[4],
                                                         std::byte* tile) const {
     alignas(64) std::byte words[kTileBytes];
     const std::byte* lines[kTileHeight];
@@ -381,12 +413,12 @@ class TileAttention {
 #pragma GCC unroll 2
       for (std::size_t k = 0; k < 2; ++k) {
         const std::size_t at = j + 2 * (i + k);
-        const Vec even = Rows<V>::exp_down(V::sub(score_of(scores, seen, at), anchor));
-        const Vec odd = Rows<V>::exp_down(V::sub(score_of(scores, seen, at + 1), anchor));
-        sums[2 * k] = V::add(sums[2 * k], even);
-        sums[2 * k + 1] = V::add(sums[2 * k + 1], odd);
+        const Vec even = weight_of(sums, seen, at, anchor);
+        const Vec odd = weight_of(sums, seen, at + 1, anchor);
+        totals[2 * k] = V::add(totals[2 * k], even);
+        totals[2 * k + 1] = V::add(totals[2 * k + 1], odd);
         lines[i + k] = words + (i + k) * kTileRowBytes;
-        V::int_store(words + (i + k) * kTileRowBytes, V::bf16_words_of_exp(even, odd));
+        V::int_store(words + (i + k) * kTileRowBytes, V::half_words_up(even, odd));
       }
     }
     V::transpose_words(lines, 0, tile);
@@ -401,15 +433,22 @@ class TileAttention {
       const std::byte* even = j >= seen.begin && j < seen.end ? keys_.row[j] + offset : nullptr;
       const std::byte* odd =
           j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset : nullptr;
-      for (std::size_t i = 0; i < steps_; ++i) {
-        if (asks) {
+      if (asks) {
+        for (std::size_t i = 0; i < steps_; ++i) {
           __builtin_prefetch(ahead_[2 * pair] + i * 64);
           __builtin_prefetch(ahead_[2 * pair + 1] + i * 64);
         }
+      }
+      std::byte* line = to + pair * kTileRowBytes;
+      const bool whole = even != nullptr && odd != nullptr && dim_ % 32 == 0;
+      for (std::size_t i = 0; i < steps_; ++i, line += 2 * kTileBytes) {
         typename V::Int low;
         typename V::Int high;
-        V::interleave(load_halves(even, i * 32), load_halves(odd, i * 32), &low, &high);
-        std::byte* line = to + 2 * i * kTileBytes + pair * kTileRowBytes;
+        if (whole) {
+          V::interleave(V::int_load(even + i * 64), V::int_load(odd + i * 64), &low, &high);
+        } else {
+          V::interleave(load_halves(even, i * 32), load_halves(odd, i * 32), &low, &high);
+        }
         V::int_store(line, low);
         V::int_store(line + kTileBytes, high);
       }
@@ -531,7 +570,8 @@ class TileAttention {
     __builtin_memcpy(copies_, part, bytes);
     sum_steps<1>(g, steps, values_ + steps.begin * columns_ * kTileBytes, true);
     for (std::size_t i = 0; i < bytes; i += kTileRowBytes) {
-      if (i / kTileRowBytes % kLanes != lane) __builtin_memcpy(part + i, copies_ + i, kTileRowBytes);
+      if (i / kTileRowBytes % kLanes != lane)
+        __builtin_memcpy(part + i, copies_ + i, kTileRowBytes);
     }
   }
 
@@ -542,35 +582,42 @@ class TileAttention {
 
   void merge(std::size_t g) {
     const Group& group = groups_[g];
+    alignas(64) float keep[kLanes];
+    alignas(64) float take[kLanes];
+    find_factors(g, keep, take);
     for (std::size_t lane = 0; lane < group.rows; ++lane) {
       const std::size_t row = group.row + lane;
+      const std::size_t place = g * kLanes + lane;
       const Range seen = seen_of(row);
       if (seen.begin >= seen.end) continue;
-      const float part_max = part_max_[g * kLanes + lane];
-      const float part_sum = part_sum_[g * kLanes + lane];
       float* merged = merged_ + row * columns_ * kLanes;
       if (!started_[row]) {
         started_[row] = true;
-        max_[row] = part_max;
-        sum_[row] = part_sum;
+        max_[place] = part_max_[place];
+        sum_[place] = part_sum_[place];
         for (std::size_t column = 0; column < columns_; ++column)
           V::store(merged + column * kLanes, sums_of(g, lane, column));
         continue;
       }
-      const float max = part_max > max_[row] ? part_max : max_[row];
-      const float anchor = max == -__builtin_inff() ? 0.0F : max;
-      const float keep = Rows<V>::exp_one(max_[row] - anchor);
-      const float take = Rows<V>::exp_one(part_max - anchor);
-      max_[row] = max;
-      sum_[row] = sum_[row] * keep + part_sum * take;
-      const Vec keep_all = V::broadcast(keep);
-      const Vec take_all = V::broadcast(take);
+      max_[place] = part_max_[place] > max_[place] ? part_max_[place] : max_[place];
+      sum_[place] = sum_[place] * keep[lane] + part_sum_[place] * take[lane];
+      const Vec keep_all = V::broadcast(keep[lane]);
+      const Vec take_all = V::broadcast(take[lane]);
       for (std::size_t column = 0; column < columns_; ++column) {
         float* to = merged + column * kLanes;
-        V::store(
-            to, V::fma(V::load(to), keep_all, V::mul(sums_of(g, lane, column), take_all)));
+        V::store(to, V::fma(V::load(to), keep_all, V::mul(sums_of(g, lane, column), take_all)));
       }
     }
+  }
+
+  /// Of what is merged already, and of the block's sums.
+  void find_factors(std::size_t g, float* keep, float* take) const {
+    const Vec before = V::load(max_ + g * kLanes);
+    const Vec now = V::load(part_max_ + g * kLanes);
+    const Vec most = V::select_greater(now, before, now, before);
+    const Vec anchor = V::select_greater(most, V::broadcast(-__builtin_inff()), most, V::zero());
+    V::store(keep, Rows<V>::exp2_down(V::sub(before, anchor)));
+    V::store(take, Rows<V>::exp2_down(V::sub(now, anchor)));
   }
 
   /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
@@ -608,6 +655,7 @@ class TileAttention {
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   std::size_t rows_;
+  float power_ = 0;  ///< s
   Keys keys_;
   std::size_t group_count_ = 0;
   Group groups_[kMaxGroups];
@@ -626,8 +674,9 @@ class TileAttention {
   const std::byte* ahead_[kStep];
   Range visible_[kRows];
   bool started_[kRows];
-  float max_[kRows];
-  float sum_[kRows];
+  // Of rows, a group has kLanes.
+  float max_[kMaxGroups * kLanes] = {};
+  float sum_[kMaxGroups * kLanes] = {};
   float part_max_[kMaxGroups * kLanes];
   float part_sum_[kMaxGroups * kLanes];
   T tiles_;

@@ -191,22 +191,21 @@ struct Avx512Vec {
   }
 
   static Vec scale_by_normal_power(Vec v, Vec shifted) {
-    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted),
-                                       _mm512_set1_epi32(0x4b400000 - 127));
+    const __m512i n =
+        _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(0x4b400000 - 127));
     return _mm512_mul_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(n, 23)));
   }
 
-  static Int bf16_words_of_exp(Vec low, Vec high) {
-    const Int top = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
-    return _mm512_or_si512(_mm512_srli_epi32(round_to_half(low), 16),
-                           _mm512_and_si512(round_to_half(high), top));
+  static Vec exponent_of(Vec v) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
   }
 
-  // To nearest even, in the upper halves.
-  static Int round_to_half(Vec v) {
-    const Int bits = _mm512_castps_si512(v);
-    const Int odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  static Int half_words_up(Vec low, Vec high) {
+    const Int half = _mm512_set1_epi32(0x8000);
+    const Int top = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+    const Int first = _mm512_add_epi32(_mm512_castps_si512(low), half);
+    const Int second = _mm512_add_epi32(_mm512_castps_si512(high), half);
+    return _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_and_si512(second, top));
   }
 
   static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }

@@ -252,12 +252,20 @@ struct GenericVec {
     });
   }
 
-  /// Words of two values rounded to bf16, none of them negative or subnormal; NaN stays NaN.
-  static Int bf16_words_of_exp(const Vec& low, const Vec& high) {
+  /// The float whose exponent is in the lowest 8 bits of v.
+  static Vec exponent_of(const Vec& v) {
+    return each(
+        [&](int i) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v.lane[i]) << 23); });
+  }
+
+  /// Words of two values rounded to bf16, up in the middle. None of them is negative, infinite, or
+  /// NaN with any of the lowest 16 bits.
+  static Int half_words_up(const Vec& low, const Vec& high) {
     Int out;
     for (int i = 0; i < 16; ++i) {
-      const std::uint32_t upper = f32_to_bf16(high.lane[i]);
-      out.lane[i] = static_cast<std::int32_t>(f32_to_bf16(low.lane[i]) | upper << 16);
+      const std::uint32_t first = std::bit_cast<std::uint32_t>(low.lane[i]) + 0x8000U;
+      const std::uint32_t second = std::bit_cast<std::uint32_t>(high.lane[i]) + 0x8000U;
+      out.lane[i] = static_cast<std::int32_t>(first >> 16 | (second & 0xffff0000U));
     }
     return out;
   }

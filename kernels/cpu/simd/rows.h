@@ -78,6 +78,24 @@ struct Rows {
     return V::select_greater(low, x, V::zero(), value);
   }
 
+  /// 2^x to about 1 ulp, for x up to about 0 or NaN: x = n + f with |f| <= 1/2, a polynomial of
+  /// degree 6 in f, times 2^n. 0 from -126.5 on down.
+  static Vec exp2_down(Vec x) {
+    // In the lowest bits n + 127, which is the exponent of 2^n, or 0 where that is too small.
+    const Vec shift = V::broadcast(kExpShift + 127.0F);
+    const Vec clamped = V::max(V::broadcast(-127.0F), x);
+    const Vec shifted = V::add(clamped, shift);
+    const Vec f = V::sub(clamped, V::sub(shifted, shift));
+    Vec p = V::broadcast(0x1.430912p-13F);  // ln(2)^k / k!
+    p = V::fma(p, f, V::broadcast(0x1.5d87fep-10F));
+    p = V::fma(p, f, V::broadcast(0x1.3b2ab6p-7F));
+    p = V::fma(p, f, V::broadcast(0x1.c6b08ep-5F));
+    p = V::fma(p, f, V::broadcast(0x1.ebfbep-3F));
+    p = V::fma(p, f, V::broadcast(0x1.62e43p-1F));
+    p = V::fma(p, f, V::broadcast(1.0F));
+    return V::mul(p, V::exponent_of(shifted));
+  }
+
   static constexpr float kExpLeast = -0x1.5d589ep+6F;
   static constexpr float kExpShift = 0x1.8p23F;
 
