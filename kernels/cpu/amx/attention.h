@@ -28,10 +28,8 @@
 // vectors of exp, sum and rounding with about 18 instructions each.
 #pragma once
 
-#include "kernels/cpu/amx/tiles.h"
-#include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/amx/weights.h"
 #include "kernels/cpu/simd/mixed.h"
-#include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
 
@@ -59,11 +57,12 @@ class TileAttention {
   using Vec = typename V::Vec;
   using Keys = KeyRows<V>;
   using Range = typename Keys::Range;
+  using Weights = TileWeights<V>;
+  using Sums = typename Weights::Sums;
 
-  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kLanes = Weights::kLanes;
+  static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kMaxGroups = 8;
-  /// Positions of a step: two tiles of keys, one of weights.
-  static constexpr std::size_t kStep = 32;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
   /// Between a prefetch and its use, at most.
   static constexpr std::size_t kAheadBytes = 32 * 1024;
@@ -225,7 +224,7 @@ class TileAttention {
     group.all = {0, kKeyBlock};
     for (std::size_t lane = 0; lane < group.rows; ++lane) {
       const Range seen = seen_of(group.row + lane);
-      if (seen.begin < seen.end) group.some = either(group.some, seen);
+      if (seen.begin < seen.end) group.some = Weights::either(group.some, seen);
       group.all = Keys::overlap(group.all, seen);
     }
   }
@@ -238,19 +237,9 @@ class TileAttention {
     return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
   }
 
-  static Range either(Range a, Range b) {
-    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
-  }
-
-  /// Steps that hold a range of positions.
-  static Range steps_of(Range positions) {
-    if (positions.begin >= positions.end) return {0, 0};
-    return {positions.begin / kStep, (positions.end + kStep - 1) / kStep};
-  }
-
   /// Scores of the block, [group][position][row], before their scale.
   void score() {
-    const Range steps = steps_of(block_);
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
@@ -262,8 +251,8 @@ class TileAttention {
         bool asks = true;
         for_groups(head, [&]<int kGroups>(std::size_t g) {
           Range some = groups_[g].some;
-          if (kGroups == 2) some = either(some, groups_[g + 1].some);
-          const Range wanted = steps_of(some);
+          if (kGroups == 2) some = Weights::either(some, groups_[g + 1].some);
+          const Range wanted = Weights::steps_of(some);
           if (step < wanted.begin || step >= wanted.end) return;
           score_step<kGroups>(g, step * kStep, first, second, asks);
           asks = false;
@@ -344,84 +333,14 @@ class TileAttention {
       begins[lane] = static_cast<float>(seen.begin);
       ends[lane] = static_cast<float>(seen.end);
     }
-    const Seen seen{V::load(begins), V::load(ends), group.all};
-    const auto* sums = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
-    const Range steps = steps_of(group.some);
-    const Vec most = V::mul(largest(sums, seen, steps), V::broadcast(power_));
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    V::store(part_max_ + g * kLanes, V::select_greater(most, lowest, most, lowest));
-    const Vec anchor = V::select_greater(most, lowest, most, V::zero());
-    Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
-    for (std::size_t step = block_.begin / kStep; step * kStep < block_.end; ++step) {
-      std::byte* tile = weights_ + (g * kBlockSteps + step) * kTileBytes;
-      if (step >= steps.begin && step < steps.end) {
-        weigh_step(sums, seen, step * kStep, anchor, totals, tile);
-      } else {
-        __builtin_memset(tile, 0, kTileBytes);
-      }
-    }
-    V::store(part_sum_ + g * kLanes,
-             V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3])));
-  }
-
-  /// Positions of the block that the rows of a group see: from begin to end, a row a lane.
-  struct Seen {
-    Vec begin;
-    Vec end;
-    Range all;
-  };
-
-  /// -inf for rows that do not see the position.
-  static inline __attribute__((always_inline)) Vec hide(Vec value,
-                                                        const Seen& seen,
-                                                        std::size_t j) {
-    if (j >= seen.all.begin && j < seen.all.end) return value;
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec at = V::broadcast(static_cast<float>(j));
-    return V::select_greater(
-        seen.begin, at, lowest, V::select_greater(seen.end, at, value, lowest));
-  }
-
-  static Vec largest(const float* sums, const Seen& seen, Range steps) {
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    Vec best[4] = {lowest, lowest, lowest, lowest};
-    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(hide(V::load(sums + (j + i) * kLanes), seen, j + i), best[i]);
-    }
-    return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
-  }
-
-  inline __attribute__((always_inline)) Vec weight_of(const float* sums,
-                                                      const Seen& seen,
-                                                      std::size_t j,
-                                                      Vec anchor) const {
-    const Vec power = V::fms(V::load(sums + j * kLanes), V::broadcast(power_), anchor);
-    return Rows<V>::exp2_down(hide(power, seen, j));
-  }
-
-  inline __attribute__((always_inline)) void weigh_step(const float* sums,
-                                                        const Seen& seen,
-                                                        std::size_t j,
-                                                        Vec anchor,
-                                                        Vec (&totals)[4],
-                                                        std::byte* tile) const {
-    alignas(64) std::byte words[kTileBytes];
-    const std::byte* lines[kTileHeight];
-    for (std::size_t i = 0; i < kTileHeight; i += 2) {
-#pragma GCC unroll 2
-      for (std::size_t k = 0; k < 2; ++k) {
-        const std::size_t at = j + 2 * (i + k);
-        const Vec even = weight_of(sums, seen, at, anchor);
-        const Vec odd = weight_of(sums, seen, at + 1, anchor);
-        totals[2 * k] = V::add(totals[2 * k], even);
-        totals[2 * k + 1] = V::add(totals[2 * k + 1], odd);
-        lines[i + k] = words + (i + k) * kTileRowBytes;
-        V::int_store(words + (i + k) * kTileRowBytes, V::half_words_up(even, odd));
-      }
-    }
-    V::transpose_words(lines, 0, tile);
+    const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
+                          power_,
+                          {V::load(begins), V::load(ends), group.all});
+    const Sums sums = weights.make(Weights::steps_of(group.some),
+                                   Weights::steps_of(block_),
+                                   weights_ + g * kBlockSteps * kTileBytes);
+    V::store(part_max_ + g * kLanes, sums.max);
+    V::store(part_sum_ + g * kLanes, sums.sum);
   }
 
   /// Values of a step to B tiles, [column][pair of positions][dimension], zeros for positions
@@ -463,7 +382,7 @@ class TileAttention {
 
   /// Weighted values of several tokens: all of the block's first become B tiles.
   void sum_block() {
-    const Range steps = steps_of(block_);
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = steps.end - steps.begin;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       aim(steps, units + step - steps.begin + units_ahead_, units);
@@ -471,8 +390,8 @@ class TileAttention {
     }
     for_groups(0, [&]<int kGroups>(std::size_t g) {
       Range some = groups_[g].some;
-      if (kGroups == 2) some = either(some, groups_[g + 1].some);
-      const Range wanted = steps_of(some);
+      if (kGroups == 2) some = Weights::either(some, groups_[g + 1].some);
+      const Range wanted = Weights::steps_of(some);
       sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
     });
     for (std::size_t g = 0; g < group_count_; ++g)
@@ -481,7 +400,7 @@ class TileAttention {
 
   /// Weighted values of one token, head by head over each step.
   void sum_in_turn() {
-    const Range steps = steps_of(block_);
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
@@ -560,7 +479,7 @@ class TileAttention {
   }
 
   void sum_alone(std::size_t g, std::size_t lane, Range seen) {
-    const Range steps = steps_of(seen);
+    const Range steps = Weights::steps_of(seen);
     for (std::size_t step = steps.begin; step < steps.end; ++step)
       interleave(step, 0, seen, false, values_ + step * columns_ * kTileBytes);
     // The other rows' sums stay: they wait where keys are copied to.

@@ -1,0 +1,121 @@
+// Softmax of attention on tiles: sums of the tile unit, [position][row], become weights of 2^x in
+// bf16, in A tiles. Rows are lanes, so nothing crosses lanes until 16 of them are turned.
+#pragma once
+
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/rows.h"
+
+namespace tandem::kernels::cpu {
+
+/// Of one group of rows and one block of positions.
+template <class V>
+class TileWeights {
+ public:
+  using Vec = typename V::Vec;
+  using Range = typename KeyRows<V>::Range;
+
+  static constexpr std::size_t kLanes = 16;
+  /// Positions of a step: two tiles of keys, one of weights.
+  static constexpr std::size_t kStep = 32;
+
+  /// Positions that the rows see: from begin to end, a row a lane; and those that all see.
+  struct Seen {
+    Vec begin;
+    Vec end;
+    Range all;
+  };
+
+  /// Of each row: the largest exponent, and the sum of weights before they are rounded.
+  struct Sums {
+    Vec max;
+    Vec sum;
+  };
+
+  static Range either(Range a, Range b) {
+    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+  }
+
+  /// Steps that hold a range of positions.
+  static Range steps_of(Range positions) {
+    if (positions.begin >= positions.end) return {0, 0};
+    return {positions.begin / kStep, (positions.end + kStep - 1) / kStep};
+  }
+
+  /// `sums`: [kKeyBlock][kLanes]; weights are 2^(power * sum - largest), power >= 0.
+  TileWeights(const float* sums, float power, const Seen& seen)
+      : sums_(sums), power_(power), seen_(seen) {}
+
+  /// Tiles of the steps `all`, of which any row sees `some`; `tiles` is that of step 0.
+  [[nodiscard]] Sums make(Range some, Range all, std::byte* tiles) const {
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    const Vec most = V::mul(largest(some), V::broadcast(power_));
+    const Vec anchor = V::select_greater(most, lowest, most, V::zero());
+    Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+    for (std::size_t step = all.begin; step < all.end; ++step) {
+      std::byte* tile = tiles + step * kTileBytes;
+      if (step >= some.begin && step < some.end) {
+        make_tile(step * kStep, anchor, totals, tile);
+      } else {
+        __builtin_memset(tile, 0, kTileBytes);
+      }
+    }
+    return {V::select_greater(most, lowest, most, lowest),
+            V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3]))};
+  }
+
+ private:
+  [[nodiscard]] Vec largest(Range steps) const {
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    Vec best[4] = {lowest, lowest, lowest, lowest};
+    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i)
+        best[i] = V::max(hide(V::load(sums_ + (j + i) * kLanes), j + i), best[i]);
+    }
+    return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
+  }
+
+  /// -inf for rows that do not see the position.
+  [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value, std::size_t j) const {
+    if (j >= seen_.all.begin && j < seen_.all.end) return value;
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    const Vec at = V::broadcast(static_cast<float>(j));
+    return V::select_greater(
+        seen_.begin, at, lowest, V::select_greater(seen_.end, at, value, lowest));
+  }
+
+  [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
+                                                                    Vec anchor) const {
+    const Vec power = V::fms(V::load(sums_ + j * kLanes), V::broadcast(power_), anchor);
+    return Rows<V>::exp2_down(hide(power, j));
+  }
+
+  /// Of 32 positions from j on; adds to the totals of j % 4.
+  inline __attribute__((always_inline)) void make_tile(std::size_t j,
+                                                       Vec anchor,
+                                                       Vec (&totals)[4],
+                                                       std::byte* tile) const {
+    alignas(64) std::byte words[kTileBytes];
+    const std::byte* lines[kTileHeight];
+    for (std::size_t i = 0; i < kTileHeight; i += 2) {
+#pragma GCC unroll 2
+      for (std::size_t k = 0; k < 2; ++k) {
+        const std::size_t at = j + 2 * (i + k);
+        const Vec even = weight_of(at, anchor);
+        const Vec odd = weight_of(at + 1, anchor);
+        totals[2 * k] = V::add(totals[2 * k], even);
+        totals[2 * k + 1] = V::add(totals[2 * k + 1], odd);
+        lines[i + k] = words + (i + k) * kTileRowBytes;
+        V::int_store(words + (i + k) * kTileRowBytes, V::half_words_up(even, odd));
+      }
+    }
+    V::transpose_words(lines, 0, tile);
+  }
+
+  const float* sums_;
+  float power_;
+  Seen seen_;
+};
+
+}  // namespace tandem::kernels::cpu
