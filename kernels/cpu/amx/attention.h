@@ -112,8 +112,8 @@ class TileAttention {
     part_ = values_ + (tile.tokens == 1 ? 1 : kBlockSteps) * columns_ * kTileBytes;
     copies_ = part_ + group_count_ * columns_ * kTileBytes;
     merged_ = reinterpret_cast<float*>(copies_ + 2 * steps_ * kTileBytes);
-    unit_bytes_ = kStep * tile.row_bytes;
-    units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit_bytes_ - 1) / unit_bytes_ : 2;
+    const std::size_t unit = kStep * tile.row_bytes;
+    units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit - 1) / unit : 2;
   }
 
   void find_groups() {
@@ -484,7 +484,6 @@ class TileAttention {
       interleave(step, 0, seen, false, values_ + step * columns_ * kTileBytes);
     // The other rows' sums stay: they wait where keys are copied to.
     const std::size_t bytes = columns_ * kTileBytes;
-    static_assert(kTileBytes == kLanes * kTileRowBytes);
     std::byte* part = part_ + g * bytes;
     __builtin_memcpy(copies_, part, bytes);
     sum_steps<1>(g, steps, values_ + steps.begin * columns_ * kTileBytes, true);
@@ -588,7 +587,6 @@ class TileAttention {
   std::byte* part_;       // [group][column], C tiles: o
   std::byte* copies_;     // two tiles of keys
   float* merged_;         // [row][column][16], O
-  std::size_t unit_bytes_ = 0;
   std::size_t units_ahead_ = 0;
   const std::byte* ahead_[kStep];
   Range visible_[kRows];
