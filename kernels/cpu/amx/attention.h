@@ -12,15 +12,15 @@
 // for each block of 256 absolute positions that the row sees any of,
 //   c[j] = the tile unit's sum over head_dim of bf16(q) K[j], 32 dimensions a step
 //   s = |scale| / ln 2 (a negative scale negates q), m = max c[j] times s
-//   e[j] = 2^(c[j] s - m), rounded once before 2^; l = sum by position % 4 in order, then
-//   (0 + 1) + (2 + 3)
+//   e[j] = 2^(c[j] s - m), rounded once before 2^
+//   l = sum by position % 4 in order, then (0 + 1) + (2 + 3)
 //   o = the tile unit's sum of e[j] V[j], 32 positions a step, -0 as 0; e[j] rounded to the nearest
 //   bf16, up in the middle
 //   merge (M, L, O) with (m, l, o), rescaled by powers of 2 to the larger of M and m
-// and out = O / L. A position that a row does not see has no weight,
-// and no value outside of what the tile sees is read. Where rows of a tile see different positions,
-// a value that is not finite must not reach those that do not see it, not even times zero: such a
-// row is summed again alone (sum_alone).
+// and out = O / L. A position that a row does not see has no weight, and no value that the tile
+// does not see is read. Where rows see different positions, a value that is not finite must not
+// reach those that do not see it, not even times zero: such a row is summed again alone
+// (sum_alone).
 //
 // A token alone goes through the kv heads 32 positions at a time, since memory is fast along runs
 // of KiB only, and asks for what it reads some KiB on. Bound: decode by memory; many rows by exp
@@ -89,7 +89,6 @@ class TileAttention {
     Range all;   ///< those that every row sees
   };
 
-  /// A tile of keys in memory.
   struct KeyTile {
     const std::byte* from;
     std::size_t stride;
@@ -183,7 +182,7 @@ class TileAttention {
   /// Queries to B tiles, [group][step][pair of dimensions][row], zeros where there is none.
   void load_queries() {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
-    // Rows are far from each other: all are asked for at once, and those of the result early.
+    // Rows are far from each other: all are asked for at once, and the result's early.
     for (std::size_t token = 0; token < tile_.tokens; ++token) {
       for (std::size_t i = 0; i < heads * dim_; i += kTileRowBytes / sizeof(float)) {
         __builtin_prefetch(tile_.q + token * tile_.q_stride + i);
