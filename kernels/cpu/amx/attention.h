@@ -217,7 +217,6 @@ class TileAttention {
     }
   }
 
-  /// What the group sees of the block.
   void look(Group& group) {
     group.some = {kKeyBlock, 0};
     group.all = {0, kKeyBlock};
