@@ -159,7 +159,7 @@ bool uneven(const RaggedTokens& batch, std::size_t columns, std::size_t threads)
 // kv heads as leave all threads at work: memory is faster the more of them are read together.
 TileShape tile_shape(const AttentionArgs& args, std::size_t rows, std::size_t threads) {
   const std::size_t group = args.heads / args.kv.kv_heads;
-  const std::size_t heads = std::min(group, rows);
+  const std::size_t heads = std::min(group, cpu::kTileRows);
   std::size_t neighbours = 0;
   for (std::size_t t = 1; t < args.batch.tokens; ++t) {
     neighbours += args.batch.sequence[t] == args.batch.sequence[t - 1] ? 1U : 0U;
@@ -167,7 +167,7 @@ TileShape tile_shape(const AttentionArgs& args, std::size_t rows, std::size_t th
   if (neighbours * 2 >= args.batch.tokens)
     return {.tokens = std::max<std::size_t>(1, rows / heads), .kv_heads = 1, .heads = heads};
   if (heads < group) return {.tokens = 1, .kv_heads = 1, .heads = heads};
-  std::size_t kv_heads = std::min(args.kv.kv_heads, rows / heads);
+  std::size_t kv_heads = std::min(args.kv.kv_heads, cpu::kTileRows / heads);
   while (kv_heads > 1) {
     const std::size_t columns = (args.kv.kv_heads + kv_heads - 1) / kv_heads;
     if (columns * args.batch.tokens >= threads * cpu::kTasksPerThread) break;
@@ -365,8 +365,9 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
   if (args.batch.tokens == 0 || args.heads == 0) return;
   const std::size_t dense = args.heads * kv.head_dim;
   const std::size_t group = args.heads / kv.kv_heads;
-  const std::size_t rows =
-      kernels_.attention_rows == nullptr ? cpu::kTileRows : kernels_.attention_rows(kv.dtype);
+  const std::size_t rows = kernels_.attention_rows == nullptr
+                               ? cpu::kTileRows
+                               : kernels_.attention_rows(kv.dtype, kv.head_dim);
   const TileShape shape = tile_shape(args, rows, pool.thread_count());
   const std::size_t head_tiles = (group + shape.heads - 1) / shape.heads;
   const std::size_t columns = (kv.kv_heads + shape.kv_heads - 1) / shape.kv_heads * head_tiles;

@@ -22,7 +22,7 @@ void attention(const AttentionTile& tile) {
   generic_kernels().attention(tile);
 }
 
-std::size_t attention_rows(DType dtype) {
+std::size_t attention_rows(DType dtype, std::size_t /*head_dim*/) {
   return dtype == DType::kBf16 ? Attention::kRows : kTileRows;
 }
 

@@ -64,7 +64,7 @@ void attention(const AttentionTile& tile) {
   avx512_kernels().attention(tile);
 }
 
-std::size_t attention_rows(DType dtype) {
+std::size_t attention_rows(DType dtype, std::size_t /*head_dim*/) {
   return dtype == DType::kBf16 ? TileAttention<Avx512Vec, HardwareTiles>::kRows : kTileRows;
 }
 

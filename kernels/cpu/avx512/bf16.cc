@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/bf16_int4.h"
+#include "kernels/cpu/simd/pair_attention.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -28,6 +29,45 @@ struct Avx512Bf16Vec : Avx512Vec {
     __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v));
     _mm256_storeu_si256(static_cast<__m256i*>(to), halves);
   }
+
+  /// Words of two such values, the same bits.
+  static Int half_words_of_exp(Vec low, Vec high) {
+    Int halves;
+    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves) : "v"(low), "v"(high));
+    const Int order = _mm512_set_epi16(31,
+                                       15,
+                                       30,
+                                       14,
+                                       29,
+                                       13,
+                                       28,
+                                       12,
+                                       27,
+                                       11,
+                                       26,
+                                       10,
+                                       25,
+                                       9,
+                                       24,
+                                       8,  //
+                                       23,
+                                       7,
+                                       22,
+                                       6,
+                                       21,
+                                       5,
+                                       20,
+                                       4,
+                                       19,
+                                       3,
+                                       18,
+                                       2,
+                                       17,
+                                       1,
+                                       16,
+                                       0);
+    return _mm512_permutexvar_epi16(order, halves);
+  }
 };
 
 void linear(const LinearBlock& block) {
@@ -45,7 +85,8 @@ void linear(const LinearBlock& block) {
 Kernels avx512_bf16_kernels() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear;
-  kernels.attention = &Attention<Avx512Bf16Vec>::run;
+  kernels.attention = &AttentionByRows<Avx512Bf16Vec>::run;
+  kernels.attention_rows = &AttentionByRows<Avx512Bf16Vec>::most_rows;
   return kernels;
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/bf16_int4.h"
+#include "kernels/cpu/simd/pair_attention.h"
 
 #include <cstring>
 
@@ -36,6 +37,15 @@ struct EmulatedBf16Vec : GenericVec {
 
   static void store_bf16_of_exp(void* to, const Vec& v) { store_bf16(to, v); }
 
+  static Int half_words_of_exp(const Vec& low, const Vec& high) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const std::uint32_t upper = f32_to_bf16(high.lane[i]);
+      out.lane[i] = static_cast<std::int32_t>(f32_to_bf16(low.lane[i]) | upper << 16);
+    }
+    return out;
+  }
+
   static float low(std::uint32_t pair) {
     return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair)));
   }
@@ -60,7 +70,8 @@ void linear(const LinearBlock& block) {
 Kernels emulated_bf16_kernels() {
   Kernels kernels = generic_kernels();
   kernels.linear = &linear;
-  kernels.attention = &Attention<EmulatedBf16Vec>::run;
+  kernels.attention = &AttentionByRows<EmulatedBf16Vec>::run;
+  kernels.attention_rows = &AttentionByRows<EmulatedBf16Vec>::most_rows;
   return kernels;
 }
 

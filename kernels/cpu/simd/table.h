@@ -13,7 +13,7 @@ namespace tandem::kernels::cpu {
 
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
-/// Query rows (token, head) of one attention tile, of kernels that say nothing else.
+/// Query rows (token, head) of one attention tile; of several tokens, kernels may take more.
 inline constexpr std::size_t kTileRows = 32;
 /// Positions of one attention block; blocks are aligned to absolute positions. Part of the
 /// numerics.
@@ -117,8 +117,9 @@ struct Kernels {
   /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
   void (*sum_bytes)(const std::byte* panel, std::size_t count, std::int32_t* sums);
   void (*attention)(const AttentionTile&);
-  /// Rows that a tile of attention over such keys takes at most; null: kTileRows for all.
-  std::size_t (*attention_rows)(DType dtype) = nullptr;
+  /// Rows that a tile of several tokens over such keys takes at most; null: kTileRows for all. A
+  /// tile of one token takes kTileRows.
+  std::size_t (*attention_rows)(DType dtype, std::size_t head_dim) = nullptr;
   float (*max)(const float* values, std::size_t count);
   /// Sum of exp(values[i] - max).
   double (*exp_sum)(const float* values, std::size_t count, float max);

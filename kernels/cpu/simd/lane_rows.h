@@ -1,0 +1,207 @@
+// Query rows of an attention tile as lanes: 16 rows of one kv head make a group, so that whatever
+// is done for each row over positions (maximum, exp, sum) crosses no lanes.
+#pragma once
+
+#include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/mixed.h"
+#include "kernels/cpu/simd/rows.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+class LaneRows {
+ public:
+  using Vec = typename V::Vec;
+  using Range = typename KeyRows<V>::Range;
+
+  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kMaxGroups = 8;
+  static constexpr std::size_t kWordBytes = 4;  ///< of a pair of bf16
+
+  /// Up to 16 rows of one kv head, and what they see of the block in progress.
+  struct Group {
+    std::size_t row;
+    std::size_t rows;
+    std::size_t head;
+    Range some;  ///< positions that any row sees
+    Range all;   ///< those that every row sees
+  };
+
+  /// The same, a row a lane: from begin to end.
+  struct Seen {
+    Vec begin;
+    Vec end;
+    Range all;
+
+    /// `value` of position j of the block, -inf for rows that do not see it.
+    [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value, std::size_t j) const {
+      if (j >= all.begin && j < all.end) return value;
+      const Vec lowest = V::broadcast(-__builtin_inff());
+      const Vec at = V::broadcast(static_cast<float>(j));
+      return V::select_greater(begin, at, lowest, V::select_greater(end, at, value, lowest));
+    }
+  };
+
+  /// At most kMaxGroups groups.
+  explicit LaneRows(const AttentionTile& tile)
+      : tile_(tile), rows_(tile.tokens * tile.kv_heads * tile.heads) {
+    const std::size_t each = tile_.tokens == 1 ? tile_.heads : rows_;
+    for (std::size_t row = 0; row < rows_; row += each) {
+      for (std::size_t i = 0; i < each; i += kLanes) {
+        groups_[group_count_++] = {.row = row + i,
+                                   .rows = each - i < kLanes ? each - i : kLanes,
+                                   .head = row / each,
+                                   .some = {},
+                                   .all = {}};
+      }
+    }
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    last_ = 0;
+    first_ = ~std::size_t{0};
+    for (std::size_t token = 0; token < tile_.tokens; ++token) {
+      const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
+      const auto window = static_cast<std::size_t>(tile_.window);
+      const Range range = {window != 0 && end > window ? end - window : 0, end};
+      for (std::size_t i = 0; i < heads; ++i)
+        visible_[token * heads + i] = range;
+      first_ = range.begin < first_ ? range.begin : first_;
+      last_ = range.end > last_ ? range.end : last_;
+    }
+  }
+
+  [[nodiscard]] std::size_t rows() const { return rows_; }
+
+  [[nodiscard]] std::size_t group_count() const { return group_count_; }
+
+  [[nodiscard]] const Group& group(std::size_t g) const { return groups_[g]; }
+
+  /// Positions that any row sees, of all blocks.
+  [[nodiscard]] std::size_t first() const { return first_; }
+
+  [[nodiscard]] std::size_t last() const { return last_; }
+
+  /// First position of the block in progress, and what of it any row sees.
+  [[nodiscard]] std::size_t base() const { return base_; }
+
+  [[nodiscard]] Range block() const { return block_; }
+
+  /// Begins the block at `base`, which somebody sees.
+  void enter(std::size_t base) {
+    base_ = base;
+    block_ = {first_ > base ? first_ - base : 0,
+              last_ - base < kKeyBlock ? last_ - base : kKeyBlock};
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      Group& group = groups_[g];
+      group.some = {kKeyBlock, 0};
+      group.all = {0, kKeyBlock};
+      for (std::size_t row = group.row; row < group.row + group.rows; ++row) {
+        const Range range = seen(row);
+        if (range.begin < range.end) group.some = either(group.some, range);
+        group.all = KeyRows<V>::overlap(group.all, range);
+      }
+    }
+  }
+
+  /// Positions of the block that a row sees; begin >= end: none.
+  [[nodiscard]] Range seen(std::size_t row) const {
+    const Range range = visible_[row];
+    const std::size_t begin = range.begin > base_ ? range.begin - base_ : 0;
+    const std::size_t end = range.end > base_ ? range.end - base_ : 0;
+    return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
+  }
+
+  /// Whether the row sees some of the block, but less than others of the tile.
+  [[nodiscard]] bool sees_less(std::size_t row) const {
+    const Range range = seen(row);
+    return range.begin < range.end && (range.begin > block_.begin || range.end < block_.end);
+  }
+
+  [[nodiscard]] Seen seen_by(std::size_t g) const {
+    alignas(64) float begins[kLanes] = {};
+    alignas(64) float ends[kLanes] = {};
+    for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
+      const Range range = seen(groups_[g].row + lane);
+      begins[lane] = static_cast<float>(range.begin);
+      ends[lane] = static_cast<float>(range.end);
+    }
+    return {V::load(begins), V::load(ends), groups_[g].all};
+  }
+
+  /// Positions that any of `count` groups from g on sees.
+  [[nodiscard]] Range some_of(std::size_t g, std::size_t count) const {
+    Range some = groups_[g].some;
+    for (std::size_t i = 1; i < count; ++i)
+      some = either(some, groups_[g + i].some);
+    return some;
+  }
+
+  static Range either(Range a, Range b) {
+    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+  }
+
+  /// Queries rounded to bf16, [group][pair of dimensions][row], zeros where there is no row and
+  /// behind head_dim, up to `words` pairs (a multiple of 16). `room`: 16 * words words.
+  void load_queries(std::size_t words, bool negate, std::byte* room, std::byte* to) const {
+    ask_rows();
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      const std::byte* lines[kLanes];
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        std::byte* line = room + lane * words * kWordBytes;
+        lines[lane] = line;
+        if (lane >= groups_[g].rows) {
+          __builtin_memset(line, 0, words * kWordBytes);
+          continue;
+        }
+        const std::size_t row = groups_[g].row + lane;
+        const float* q = tile_.q + row / heads * tile_.q_stride + row % heads * tile_.head_dim;
+        for (std::size_t i = 0; i < words * 2; i += 16) {
+          const Vec values = Rows<V>::load_within(q, i, tile_.head_dim);
+          V::store_bf16(line + i * 2, negate ? V::sub(V::zero(), values) : values);
+        }
+      }
+      for (std::size_t i = 0; i < words; i += 16)
+        V::transpose_words(lines, i * kWordBytes, to + (g * words + i) * kLanes * kWordBytes);
+    }
+  }
+
+  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns], mixed as V::interleave
+  /// does.
+  void write(const float* values, std::size_t columns, const float* sums) const {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
+        const std::size_t row = groups_[g].row + lane;
+        Mixed<V>::template scale_row<true>(
+            values + row * columns,
+            1.0F / sums[g * kLanes + lane],
+            tile_.head_dim,
+            tile_.out + row / heads * tile_.out_stride + row % heads * tile_.head_dim);
+      }
+    }
+  }
+
+ private:
+  /// Rows are far from each other: all are asked for at once, and the results' early.
+  void ask_rows() const {
+    const std::size_t count = tile_.kv_heads * tile_.heads * tile_.head_dim;
+    for (std::size_t token = 0; token < tile_.tokens; ++token) {
+      for (std::size_t i = 0; i < count; i += 16) {
+        __builtin_prefetch(tile_.q + token * tile_.q_stride + i);
+        __builtin_prefetch(tile_.out + token * tile_.out_stride + i, 1);
+      }
+    }
+  }
+
+  const AttentionTile& tile_;
+  std::size_t rows_;
+  std::size_t group_count_ = 0;
+  Group groups_[kMaxGroups];
+  std::size_t first_ = 0;
+  std::size_t last_ = 0;
+  std::size_t base_ = 0;
+  Range block_{};
+  Range visible_[kMaxGroups * kLanes];
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,414 @@
+// Attention of many query rows over bf16 keys by products of pairs, with the bits of
+// simd/attention.h, which takes few.
+//
+// Idea: 16 rows are the lanes of a group. A pair of a key's dimensions is broadcast to all lanes,
+// so that the 16 sums of a score, which simd/attention.h has side by side in a vector, are vectors
+// of their own, and their tree is additions without shuffles; maximum and sum cross no lanes
+// either. Weights are words of two positions, of which each row's is broadcast against value rows
+// that were interleaved once for all rows. Loads are fewer than products: 12 for 16 in scores (two
+// keys and four groups), 10 for 16 in values (eight rows and two vectors).
+//
+// A position that a row does not see has weight 0 here, not no weight: that only matters for -0,
+// which both make 0, and for values that are not finite. Those rows are summed again alone.
+#pragma once
+
+#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/lane_rows.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+class PairAttention {
+ public:
+  /// Query rows of a tile at most.
+  static constexpr std::size_t kRows = 64;
+
+  /// Several tokens, DType::kBf16, head_dim a multiple of 32.
+  static void run(const AttentionTile& tile) { PairAttention(tile).run_all(); }
+
+ private:
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+  using Keys = KeyRows<V>;
+  using Range = typename Keys::Range;
+  using Lanes = LaneRows<V>;
+
+  static constexpr std::size_t kLanes = Lanes::kLanes;
+  static constexpr std::size_t kGroups = kRows / kLanes;
+  static constexpr std::size_t kWord = Lanes::kWordBytes;
+  static constexpr std::size_t kLine = kLanes * kWord;  ///< a word of each row of a group
+  /// Positions of a group's scores: those computed together may reach over the block's end.
+  static constexpr std::size_t kScores = kKeyBlock + 16;
+  /// Rows whose weighted values are summed together.
+  static constexpr std::size_t kSumRows = 8;
+
+  static_assert(Keys::kPointers * sizeof(void*) + 64 +
+                        kGroups * (kMaxHeadDim / 2 * kLine + kScores * kLine) +
+                        kKeyBlock / 2 * kMaxHeadDim * kWord + kGroups * kKeyBlock / 2 * kLine +
+                        2 * kRows * kMaxHeadDim * sizeof(float) <=
+                    kPackedFloats * sizeof(float),
+                "more than the scratch of a thread");
+
+  explicit PairAttention(const AttentionTile& tile)
+      : tile_(tile),
+        dim_(tile.head_dim),
+        words_(tile.head_dim / 2),
+        rows_(tile),
+        keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
+    q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
+    values_ = q_ + kGroups * words_ * kLine;
+    weights_ = values_ + kKeyBlock / 2 * dim_ * kWord;
+    scores_ = reinterpret_cast<float*>(weights_ + kGroups * kKeyBlock / 2 * kLine);
+    part_ = scores_ + kGroups * kScores * kLanes;
+    merged_ = part_ + kRows * dim_;
+  }
+
+  void run_all() {
+    rows_.load_queries(words_, false, values_, q_);
+    const std::size_t last = rows_.last();
+    for (std::size_t base = rows_.first() / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+      rows_.enter(base);
+      keys_.find(base, rows_.block().begin, last);
+      score_block();
+      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+        weigh(g);
+      keys_.aim_all(rows_.block(), tile_.value_offset);
+      interleave(rows_.block());
+      sum_block();
+      for (std::size_t g = 0; g < rows_.group_count(); ++g) {
+        mend(g);
+        merge(g);
+      }
+    }
+    rows_.write(merged_, dim_, sum_);
+  }
+
+  void score_block() {
+    keys_.aim_all(rows_.block(), 0);
+    const std::size_t count = rows_.group_count();
+    std::size_t g = 0;
+    for (; g + 4 <= count; g += 4)
+      score<4, 2>(g);
+    if (g + 2 <= count) {
+      score<2, 4>(g);
+      g += 2;
+    }
+    if (g < count) score<1, 8>(g);
+  }
+
+  /// Scores of G groups, K keys at a time, [group][position][row].
+  template <int G, int K>
+  void score(std::size_t g) {
+    const Range some = rows_.some_of(g, G);
+    for (std::size_t j = some.begin; j < some.end; j += static_cast<std::size_t>(K)) {
+      if (g == 0) {
+        for (std::size_t at = 0; at < dim_ * 2; at += 64)
+          keys_.template ask<K>(keys_.ahead + j, at);
+      }
+      score_keys<G, K>(g, j);
+    }
+  }
+
+  template <int G, int K>
+  void score_keys(std::size_t g, std::size_t j) {
+    const std::byte* const* keys = keys_.row + j;
+    Vec tree[4][G][K];
+    // In this order a sum meets its partner of the tree as soon as both are there: i and i + 8
+    // (in lanes()), i + 4, i + 2, i + 1.
+    lanes<G, K>(g, keys, 0, tree[0]);
+    lanes<G, K>(g, keys, 4, tree[1]);
+    add<G, K>(tree[0], tree[1]);
+    lanes<G, K>(g, keys, 2, tree[1]);
+    lanes<G, K>(g, keys, 6, tree[2]);
+    add<G, K>(tree[1], tree[2]);
+    add<G, K>(tree[0], tree[1]);
+    lanes<G, K>(g, keys, 1, tree[1]);
+    lanes<G, K>(g, keys, 5, tree[2]);
+    add<G, K>(tree[1], tree[2]);
+    lanes<G, K>(g, keys, 3, tree[2]);
+    lanes<G, K>(g, keys, 7, tree[3]);
+    add<G, K>(tree[2], tree[3]);
+    add<G, K>(tree[1], tree[2]);
+    add<G, K>(tree[0], tree[1]);
+    const Vec scale = V::broadcast(tile_.scale);
+#pragma GCC unroll 4
+    for (int i = 0; i < G; ++i) {
+      float* to = scores_ + ((g + static_cast<std::size_t>(i)) * kScores + j) * kLanes;
+#pragma GCC unroll 8
+      for (int k = 0; k < K; ++k)
+        V::store(to + static_cast<std::size_t>(k) * kLanes, V::mul(tree[0][i][k], scale));
+    }
+  }
+
+  template <int G, int K>
+  static inline __attribute__((always_inline)) void add(Vec (&to)[G][K], const Vec (&from)[G][K]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 8
+      for (int k = 0; k < K; ++k)
+        to[i][k] = V::add(to[i][k], from[i][k]);
+    }
+  }
+
+  /// Sums of the pairs `lane` and `lane` + 8 of every 16, each one chain, added.
+  template <int G, int K>
+  inline __attribute__((always_inline)) void lanes(std::size_t g,
+                                                   const std::byte* const* keys,
+                                                   std::size_t lane,
+                                                   Vec (&out)[G][K]) const {
+    Vec low[G][K];
+    Vec high[G][K];
+#pragma GCC unroll 4
+    for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 8
+      for (int k = 0; k < K; ++k) {
+        low[i][k] = V::zero();
+        high[i][k] = V::zero();
+      }
+    }
+    const std::byte* q = q_ + (g * words_ + lane) * kLine;
+    for (std::size_t word = lane; word < words_; word += 16, q += 16 * kLine) {
+      Int first[K];
+      Int second[K];
+#pragma GCC unroll 8
+      for (int k = 0; k < K; ++k) {
+        first[k] = V::int_broadcast(word_at(keys[k], word));
+        second[k] = V::int_broadcast(word_at(keys[k], word + 8));
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < G; ++i) {
+        const std::byte* from = q + static_cast<std::size_t>(i) * words_ * kLine;
+        const Int one = V::int_load(from);
+        const Int two = V::int_load(from + 8 * kLine);
+#pragma GCC unroll 8
+        for (int k = 0; k < K; ++k) {
+          low[i][k] = V::dot2(low[i][k], one, first[k]);
+          high[i][k] = V::dot2(high[i][k], two, second[k]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 8
+      for (int k = 0; k < K; ++k)
+        out[i][k] = V::add(low[i][k], high[i][k]);
+    }
+  }
+
+  static std::uint32_t word_at(const std::byte* from, std::size_t word) {
+    std::uint32_t value = 0;
+    __builtin_memcpy(&value, from + word * kWord, kWord);
+    return value;
+  }
+
+  /// Scores of a group to weights, [pair of positions][row], zero where a row does not see one.
+  void weigh(std::size_t g) {
+    const typename Lanes::Seen seen = rows_.seen_by(g);
+    const float* scores = scores_ + g * kScores * kLanes;
+    const Range some = rows_.group(g).some;
+    const std::size_t begin = some.begin / 16 * 16;
+    const std::size_t end = (some.end + 15) / 16 * 16;
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    Vec best[4] = {lowest, lowest, lowest, lowest};
+    for (std::size_t j = begin; j < end; j += 4) {
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i)
+        best[i] = V::max(seen.hide(V::load(scores + (j + i) * kLanes), j + i), best[i]);
+    }
+    const Vec max = V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
+    V::store(part_max_ + g * kLanes, max);
+    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
+    Vec sums[16];
+    for (Vec& sum : sums)
+      sum = V::zero();
+    std::byte* words = weights_ + g * kKeyBlock / 2 * kLine;
+    for (std::size_t j = begin; j < end; j += 16) {
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < 16; i += 2) {
+        const Vec even = weight_of(scores, seen, j + i, anchor);
+        const Vec odd = weight_of(scores, seen, j + i + 1, anchor);
+        sums[i] = V::add(sums[i], even);
+        sums[i + 1] = V::add(sums[i + 1], odd);
+        V::int_store(words + (j + i) / 2 * kLine, V::half_words_of_exp(even, odd));
+      }
+    }
+    // The tree that others have within a vector.
+    for (std::size_t width = 8; width >= 1; width /= 2) {
+      for (std::size_t i = 0; i < width; ++i)
+        sums[i] = V::add(sums[i], sums[i + width]);
+    }
+    V::store(part_sum_ + g * kLanes, sums[0]);
+  }
+
+  static inline __attribute__((always_inline)) Vec weight_of(const float* scores,
+                                                             const typename Lanes::Seen& seen,
+                                                             std::size_t j,
+                                                             Vec anchor) {
+    return Rows<V>::exp_down(V::sub(seen.hide(V::load(scores + j * kLanes), j), anchor));
+  }
+
+  /// Value rows to words, [32 dimensions][pair of positions][2][16], zeros for positions outside of
+  /// `seen`; V::interleave mixes dimensions.
+  void interleave(Range seen) {
+    for (std::size_t j = seen.begin / 2 * 2; j < seen.end; j += 2) {
+      const std::byte* even = j >= seen.begin ? keys_.row[j] + tile_.value_offset : nullptr;
+      const std::byte* odd = j + 1 < seen.end ? keys_.row[j + 1] + tile_.value_offset : nullptr;
+      std::byte* to = values_ + j * kLine;
+      for (std::size_t at = 0; at < dim_ * 2; at += 64, to += kKeyBlock * kLine) {
+        keys_.template ask<2>(keys_.ahead + j, at);
+        const Int a = even == nullptr ? V::int_zero() : V::int_load(even + at);
+        const Int b = odd == nullptr ? V::int_zero() : V::int_load(odd + at);
+        Int low;
+        Int high;
+        V::interleave(a, b, &low, &high);
+        V::int_store(to, low);
+        V::int_store(to + kLine, high);
+      }
+    }
+  }
+
+  /// Weighted values of all rows, 32 dimensions at a time: these stay near.
+  void sum_block() {
+    for (std::size_t at = 0; at < dim_; at += 32) {
+      for (std::size_t g = 0; g < rows_.group_count(); ++g) {
+        for (std::size_t lane = 0; lane < kLanes; lane += kSumRows)
+          sum_rows(g, lane, rows_.group(g).some, at, part_ + (g * kLanes + lane) * dim_ + at);
+      }
+    }
+  }
+
+  /// 32 dimensions from `at` on of kSumRows rows; `part`: rows dim_ apart.
+  void sum_rows(std::size_t g, std::size_t lane, Range some, std::size_t at, float* part) const {
+    constexpr auto kR = static_cast<int>(kSumRows);
+    const std::byte* values = values_ + at / 32 * kKeyBlock * kLine;
+    const std::byte* weights = weights_ + g * kKeyBlock / 2 * kLine;
+    Vec acc[kR][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+      acc[r][0] = V::zero();
+      acc[r][1] = V::zero();
+    }
+    for (std::size_t pair = some.begin / 2; pair < (some.end + 1) / 2; ++pair) {
+      const Int low = V::int_load(values + pair * 2 * kLine);
+      const Int high = V::int_load(values + pair * 2 * kLine + kLine);
+      const std::byte* words = weights + pair * kLine;
+#pragma GCC unroll 8
+      for (int r = 0; r < kR; ++r) {
+        const Int weight = V::int_broadcast(word_at(words, lane + static_cast<std::size_t>(r)));
+        acc[r][0] = V::dot2(acc[r][0], weight, low);
+        acc[r][1] = V::dot2(acc[r][1], weight, high);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r) {
+      V::store(part + static_cast<std::size_t>(r) * dim_, V::add(acc[r][0], V::zero()));
+      V::store(part + static_cast<std::size_t>(r) * dim_ + 16, V::add(acc[r][1], V::zero()));
+    }
+  }
+
+  /// Rows whose sums are NaN, and which see less than others, are summed again alone.
+  void mend(std::size_t g) {
+    const typename Lanes::Group& group = rows_.group(g);
+    for (std::size_t lane = 0; lane < group.rows; ++lane) {
+      if (!rows_.sees_less(group.row + lane)) continue;
+      const float* part = part_ + (group.row + lane) * dim_;
+      bool broken = false;
+      for (std::size_t i = 0; i < dim_; i += 16)
+        broken |= V::any_nan(V::load(part + i));
+      if (broken) sum_alone(g, lane);
+    }
+  }
+
+  void sum_alone(std::size_t g, std::size_t lane) {
+    const std::size_t row = rows_.group(g).row + lane;
+    const Range seen = rows_.seen(row);
+    interleave(seen);
+    const std::size_t first = lane / kSumRows * kSumRows;
+    // Scores are not needed any more.
+    for (std::size_t at = 0; at < dim_; at += 32)
+      sum_rows(g, first, seen, at, scores_ + at);
+    __builtin_memcpy(part_ + row * dim_, scores_ + (lane - first) * dim_, dim_ * sizeof(float));
+  }
+
+  void merge(std::size_t g) {
+    const typename Lanes::Group& group = rows_.group(g);
+    float* max = max_ + g * kLanes;
+    float* sum = sum_ + g * kLanes;
+    alignas(64) float keep[kLanes];
+    alignas(64) float take[kLanes];
+    find_factors(max, part_max_ + g * kLanes, keep, take);
+    for (std::size_t lane = 0; lane < group.rows; ++lane) {
+      const std::size_t row = group.row + lane;
+      const Range seen = rows_.seen(row);
+      if (seen.begin >= seen.end) continue;
+      const float part_max = part_max_[g * kLanes + lane];
+      const float part_sum = part_sum_[g * kLanes + lane];
+      float* merged = merged_ + row * dim_;
+      const float* part = part_ + row * dim_;
+      if (!started_[row]) {
+        started_[row] = true;
+        max[lane] = part_max;
+        sum[lane] = part_sum;
+        __builtin_memcpy(merged, part, dim_ * sizeof(float));
+        continue;
+      }
+      max[lane] = part_max > max[lane] ? part_max : max[lane];
+      sum[lane] = sum[lane] * keep[lane] + part_sum * take[lane];
+      const Vec keep_all = V::broadcast(keep[lane]);
+      const Vec take_all = V::broadcast(take[lane]);
+      for (std::size_t i = 0; i < dim_; i += 16) {
+        V::store(merged + i,
+                 V::fma(V::load(merged + i), keep_all, V::mul(V::load(part + i), take_all)));
+      }
+    }
+  }
+
+  /// Of what is merged already, and of the block's sums.
+  static void find_factors(const float* max, const float* part_max, float* keep, float* take) {
+    const Vec before = V::load(max);
+    const Vec now = V::load(part_max);
+    const Vec most = V::select_greater(now, before, now, before);
+    const Vec anchor = V::select_greater(most, V::broadcast(-__builtin_inff()), most, V::zero());
+    V::store(keep, Rows<V>::exp_down(V::sub(before, anchor)));
+    V::store(take, Rows<V>::exp_down(V::sub(now, anchor)));
+  }
+
+  const AttentionTile& tile_;
+  std::size_t dim_;
+  std::size_t words_;  ///< pairs of dimensions
+  Lanes rows_;
+  Keys keys_;
+  std::byte* q_;        // [group][pair of dimensions][row]
+  std::byte* values_;   // see interleave()
+  std::byte* weights_;  // [group][pair of positions][row]
+  float* scores_;       // [group][kScores][row]
+  float* part_;         // [row][dim], o
+  float* merged_;       // [row][dim], O
+  bool started_[kRows] = {};
+  float max_[kRows] = {};
+  float sum_[kRows] = {};
+  float part_max_[kRows];
+  float part_sum_[kRows];
+};
+
+/// Attention of a family with products of pairs: as lanes where rows fill a group and more.
+template <class V>
+struct AttentionByRows {
+  static void run(const AttentionTile& tile) {
+    const bool many = tile.tokens > 1 && tile.tokens * tile.heads > LaneRows<V>::kLanes;
+    if (many && goes(tile.dtype, tile.head_dim)) return PairAttention<V>::run(tile);
+    Attention<V>::run(tile);
+  }
+
+  /// See Kernels.
+  static std::size_t most_rows(DType dtype, std::size_t head_dim) {
+    return goes(dtype, head_dim) ? PairAttention<V>::kRows : kTileRows;
+  }
+
+ private:
+  static bool goes(DType dtype, std::size_t head_dim) {
+    return dtype == DType::kBf16 && head_dim % 32 == 0;
+  }
+};
+
+}  // namespace tandem::kernels::cpu
