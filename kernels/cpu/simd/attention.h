@@ -11,12 +11,10 @@
 // Families with products of bf16 pairs (V::kBf16Pairs) take bf16 keys and values by pairs instead:
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
-// sides; -0 of it becomes 0. m, l and the merge are as above. Many rows go through
-// pair_attention.h instead, with the same bits. Rows only share loads: a tile of 4 rows x 4 keys
-// reads each key once for 4 rows. Keys that a row does not see never enter its sums (not even times
-// zero: the memory behind them may hold NaN). Bound: decode reads K and V once; prefill is bound by
-// FMAs. Memory is fast only along runs of some KiB, and the keys of one head in a page are far from
-// those in the next: a token's tile takes many heads and goes through them in turn (key_rows.h).
+// sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: pair_attention.h, the same bits.
+// Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
+// does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
+// Bound: decode reads K and V once (in which order: key_rows.h); prefill is bound by FMAs.
 #pragma once
 
 #include "kernels/cpu/simd/key_rows.h"
@@ -546,10 +544,7 @@ class Attention {
     if (seen_[row].begin >= seen_[row].end) return;
     float* merged = merged_ + row * padded_dim_;
     float* part = part_ + row * padded_dim_;
-    if constexpr (kPairs<D>) {
-      for (std::size_t i = 0; i < padded_dim_; i += 16)
-        V::store(part + i, V::add(V::load(part + i), V::zero()));
-    }
+    if constexpr (kPairs<D>) Rows<V>::make_zeros_positive(part, padded_dim_);
     if (!started_[row]) {
       started_[row] = true;
       max_[row] = part_max_[row];

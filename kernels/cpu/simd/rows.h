@@ -125,6 +125,12 @@ struct Rows {
     return lanes[0];
   }
 
+  /// -0 to 0; `count` is a multiple of 16.
+  static void make_zeros_positive(float* values, std::size_t count) {
+    for (std::size_t i = 0; i < count; i += 16)
+      V::store(values + i, V::add(V::load(values + i), V::zero()));
+  }
+
   /// Four chains of squares (vectors i, i+4, ... each), so that the sum is not bound by latency.
   static float square_sum(const float* x, std::size_t dim) {
     Vec sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
