@@ -70,7 +70,7 @@ void Job::on_event(std::size_t index, core::TokenEvent&& event) {
   if (event.finish && event.finish->kind == core::FinishKind::kAbort &&
       event.finish->status.code() != Code::kCancelled) {
     end_sequence(running);
-    return fail(to_api_error(event.finish->status));
+    return fail(plan_error(event.finish->status));
   }
   if (event.cached_tokens > 0) sequence.cached_tokens = event.cached_tokens;
   if (event.retraction_count > sequence.retraction_count)

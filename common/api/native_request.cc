@@ -4,6 +4,8 @@
 #include "common/api/routes.h"
 #include "common/base/clock.h"
 
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace tandem::api {
@@ -151,6 +153,19 @@ Status read_name(RequestBody& body, std::size_t index, std::size_t count, Prompt
   return {};
 }
 
+/// As SGLang refuses them. Equal names of requests that run at the same time are nobody's fault: a
+/// retry may overtake the end of what it repeats.
+Status refuse_equal_names(const Plan& plan) {
+  std::set<std::string_view> names;
+  for (const SequencePlan& sequence : plan.sequences) {
+    if (!names.insert(sequence.name).second) {
+      return invalid_argument("rid: \"" + sequence.name +
+                              "\" names two outputs of this request, expected one name for each");
+    }
+  }
+  return {};
+}
+
 Status read_sampling(const Context& context,
                      RequestBody& body,
                      std::size_t index,
@@ -194,6 +209,7 @@ Result<NativeRequest> read_generate(const Context& context, RequestBody& body) {
     out.shape.top_logprobs |= prompt.top_logprobs_num > 0;
     TANDEM_TRY(add_prompt(context, std::move(prompt), &out.plan));
   }
+  TANDEM_TRY(refuse_equal_names(out.plan));
   out.shape.is_list = prompts.batch || out.plan.sequences.size() > 1;
   return out;
 }

@@ -128,6 +128,35 @@ TEST(Generate, AbortByNamePrefix) {
   EXPECT_EQ(fixture.call("POST", "/abort_request", R"({"abort_all":true})").status, 200);
 }
 
+/// A retry may overtake the end of what it repeats: both are answered, and an abort ends both.
+TEST(Generate, RequestsOfOneNameAtTheSameTime) {
+  ApiFixture fixture([](const core::Request& request) {
+    Script script;
+    script.tokens = ids_of(request.input_ids.size() > 2 ? "on and on " : "once");
+    script.endless = request.input_ids.size() > 2;
+    script.stepped = script.endless;
+    return script;
+  });
+  std::vector<std::unique_ptr<http::TestClient>> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.push_back(std::make_unique<http::TestClient>(fixture.port));
+    ApiFixture::send(*clients.back(), "POST", "/generate", R"({"text":"a long one","rid":"twin"})");
+  }
+  fixture.generator->wait_requests(2);
+  const json::Value third = fixture.post("/generate", R"({"text":"x","rid":"twin"})");
+  EXPECT_EQ(at(third, "text"), json::Value("once"));
+  EXPECT_EQ(at(third, "meta_info.id"), json::Value("twin"));
+  EXPECT_EQ(fixture.call("POST", "/abort_request", R"({"rid":"twin"})").status, 200);
+  for (const auto& client : clients) {
+    const auto response = client->read_response();
+    ASSERT_TRUE(response);
+    const auto body = json::parse(response->body);
+    ASSERT_TRUE(body.ok()) << response->body;
+    EXPECT_EQ(at(*body, "meta_info.finish_reason.type"), json::Value("abort"));
+  }
+  EXPECT_EQ(fixture.generator->aborted.size(), 2U);
+}
+
 TEST(Generate, IgnoredMembersOfParameters) {
   ApiFixture fixture(always("x"));
   const http::Response response = fixture.call(
@@ -179,6 +208,11 @@ TEST(Generate, BadRequests) {
        "129"},
       {"rid", R"({"text":"x","rid":""})", "rid", "characters"},
       {"rid list", R"({"text":["x","y"],"rid":["a"]})", "rid", "1 entries"},
+      {"one rid twice", R"({"text":["x","y","z"],"rid":["a","b","a"]})", "rid", "\"a\" names two"},
+      {"rid of a choice",
+       R"({"text":["x","y"],"rid":["a","a_1"],"sampling_params":[{"n":2},{}]})",
+       "rid",
+       "\"a_1\" names two"},
       {"stream type", R"({"text":"x","stream":"yes"})", "stream", "yes"},
   };
   ApiFixture fixture(always("x"));

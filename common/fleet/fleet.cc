@@ -291,6 +291,12 @@ void Fleet::on_hello(WorkerKey key, rpc::WorkerInfo&& info) {
   }
   const Time now = steady_clock().now();
   if (!model_of_) model_of_ = info;
+  if (info.model.context_length != model_of_->model.context_length) {
+    obs::warn("context_lengths_differ",
+              {{"worker", worker->address.text()},
+               {"context_length", info.model.context_length},
+               {"first_worker_has", model_of_->model.context_length}});
+  }
   worker->info = std::move(info);
   worker->state = State::kUp;
   worker->heard_at = now;

@@ -75,7 +75,8 @@ class Fleet final : public core::Generator {
   /// Waits until workers of every role needed are up, or the deadline; the error tells what is
   /// missing. They may still not fit each other: see ready().
   Status wait_ready(Time deadline, const std::function<bool()>& give_up);
-  /// The model that the first worker told of; valid once wait_ready said ok.
+  /// The model that the first worker told of, with the shortest context of those that are up; valid
+  /// once wait_ready said ok.
   [[nodiscard]] core::ServedModel served_model() const;
   /// Where that worker answers HTTP, for its tokenizer files.
   [[nodiscard]] std::string model_source() const;

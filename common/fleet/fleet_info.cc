@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -153,6 +154,7 @@ void Fleet::publish(Time now) {
   bool unified = false;
   bool prefill = false;
   bool decode = false;
+  std::int32_t context_length = model_of_ ? model_of_->model.context_length : 0;
   std::string missing;
   for (const auto& [number, worker] : workers_) {
     next.workers_json += (next.workers_json.empty() ? "" : ",") + worker_json(worker);
@@ -164,6 +166,7 @@ void Fleet::publish(Time now) {
     prefill |= worker.info.role == rpc::Role::kPrefill;
     decode |= worker.info.role == rpc::Role::kDecode;
     next.loads.push_back(worker.load);
+    context_length = std::min(context_length, worker.info.model.context_length);
   }
   next.workers_json = "[" + next.workers_json + "]";
   const FlightStats& stats = flights_.stats();
@@ -195,6 +198,7 @@ void Fleet::publish(Time now) {
   }
   if (model_of_) {
     next.model = model_of_->model;
+    next.model->context_length = context_length;
     next.model_source = model_of_->http_address;
   }
   const std::lock_guard lock(published_mutex_);

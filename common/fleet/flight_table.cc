@@ -264,9 +264,11 @@ void FlightTable::on_rejected(
   end_attempt(it->second, worker, out);
   if (is_retryable(why.code())) {
     retry(it, why, now, out);
-  } else {
-    fail(it, why, out);
+    return;
   }
+  // Longer than that worker's context: only another worker helps, and waiting does not.
+  if (why.code() == Code::kOutOfRange && next_attempt(it, out)) return;
+  fail(it, why, out);
 }
 
 void FlightTable::on_worker_lost(WorkerKey worker, const Status& why, Time now, Out& out) {

@@ -262,6 +262,23 @@ TEST(FlightTable, RequestErrorsAreNotRetried) {
   EXPECT_TRUE(all<SubmitTo>(actions).size() == 1U) << "only the first submit";
 }
 
+TEST(FlightTable, ALongerContextElsewhereIsTried) {
+  Book book;
+  ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
+  book.take();
+  const Status too_long{Code::kOutOfRange, "its --context-length is 256"};
+  book.table.on_rejected({1}, {7}, too_long, {}, book.out);
+  auto actions = book.take();
+  ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
+  EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
+  EXPECT_TRUE(all<Emit>(actions).empty());
+  const core::RequestId second = all<SubmitTo>(actions)[0].request.id;
+  book.table.on_rejected({2}, second, too_long, {}, book.out);
+  actions = book.take();
+  ASSERT_EQ(all<Emit>(actions).size(), 1U) << "nobody else is there: told at once";
+  EXPECT_EQ(all<Emit>(actions)[0].event.finish->status.code(), Code::kOutOfRange);
+}
+
 TEST(FlightTable, ClientAbortReachesBothWorkers) {
   Book book;
   book.prefill = {{11}};

@@ -86,9 +86,11 @@ void UcxTransport::handle(Disconnect& command) {
 
 void UcxTransport::handle(Open& command) {
   table_.open(command.name, command.first_page, command.pages);
+  prefault_.open(command.name, command.pages);
 }
 
 void UcxTransport::handle(Close& command) {
+  prefault_.close(command.name);
   if (table_.close(command.name)) sink_(LandingClosedEvent{command.name});
 }
 

@@ -10,19 +10,25 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 namespace tandem::transfer {
 
 namespace {
 
 constexpr unsigned kUnitAmId = 1;
-constexpr int kSleepMsMax = 200;
+constexpr Duration kSleepMax = milliseconds(200);
 /// How long destruction waits for forced closes to finish; they do at once unless UCX is broken.
 constexpr Duration kQuietWithin = seconds(2);
 constexpr Duration kWiredWithin = milliseconds(300);
 constexpr Duration kCalmFor = milliseconds(250);
 /// How long UCX is left to itself at a time.
 constexpr Duration kProgressFor = milliseconds(1);
+/// After a unit landed the next one is likely to come soon.
+constexpr Duration kPrefaultAfterLanding = milliseconds(1);
+/// Taking a block's memory is followed by a rest so many times as long: running outputs may need
+/// this core.
+constexpr std::int64_t kPrefaultRest = 2;
 
 Time now() {
   timespec t{};
@@ -76,7 +82,8 @@ UcxTransport::UcxTransport(PageMemory memory, EventSink sink, const UcxOptions& 
       options_(options),
       table_(LandingLimits{.pool_pages = memory_.page_count,
                            .part_offsets = memory_.part_offsets,
-                           .planted_skip_generation_check = false}) {}
+                           .planted_skip_generation_check = false}),
+      prefault_(memory_) {}
 
 namespace {
 
@@ -274,7 +281,21 @@ void UcxTransport::wait_for_work() {
   if (!staged_.empty()) return;
   // Busy: events came since the last progress, sleeping would miss them.
   if (ucp_worker_arm(worker_) != UCS_OK) return;
-  ::poll(fds, 2, kSleepMsMax);
+  const Duration sleep = use_spare_time();
+  const timespec longest{.tv_sec = 0, .tv_nsec = static_cast<long>(sleep.ns)};
+  ::ppoll(fds, 2, &longest, nullptr);
+}
+
+Duration UcxTransport::use_spare_time() {
+  if (!prefault_.waiting()) return kSleepMax;
+  const Time began = now();
+  if (std::exchange(landed_before_, counting_.landed_units) != counting_.landed_units)
+    prefault_from_ = std::max(prefault_from_, began + kPrefaultAfterLanding);
+  if (began < prefault_from_) return std::min(prefault_from_ - began, kSleepMax);
+  prefault_.take_some();
+  const Duration took = now() - began;
+  prefault_from_ = began + took + took * kPrefaultRest;
+  return std::min(took * kPrefaultRest, kSleepMax);
 }
 
 /// Every endpoint is closed by force, so that no send or receive outlives the worker.

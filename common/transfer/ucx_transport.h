@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/transfer/command_queue.h"
+#include "common/transfer/prefault.h"
 #include "common/transfer/short_message.h"
 #include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
@@ -130,6 +131,8 @@ class UcxTransport final : public KvTransport {
   Status make_worker();
   void run();
   void wait_for_work();
+  /// Uses spare time for prefault_; how long the thread may sleep then.
+  Duration use_spare_time();
   void run_commands();
   void run_landing_commands();
   void run_until_quiet();
@@ -221,6 +224,9 @@ class UcxTransport final : public KvTransport {
   // The progress thread's alone from here.
   std::vector<Command> staged_;  ///< taken from commands_, not yet carried out
   LandingTable table_;
+  Prefault prefault_;
+  Time prefault_from_;               ///< not before: the thread, or its core, has better to do
+  std::uint64_t landed_before_ = 0;  ///< units, when prefault_ was last thought of
   std::map<std::uint64_t, Endpoint*> peers_;
   /// An endpoint failed or was closed before its lanes stood.
   bool unclean_ = false;

@@ -3,9 +3,33 @@
 #include "common/obs/log.h"
 #include "common/serve/request_log.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace tandem::worker {
+
+namespace {
+
+/// A router knows the context of the workers that were there when it started. An answer that one of
+/// these has room for, and this worker has not, would end early and look whole.
+Status check_room(const rpc::WorkerInfo& info, const core::Request& request) {
+  // A prefill worker computes the prompt alone, and refuses that by itself.
+  if (info.role == rpc::Role::kPrefill) return {};
+  const auto prompt = static_cast<std::int64_t>(request.input_ids.size());
+  const std::int64_t wanted = prompt + request.sampling.max_new_tokens;
+  if (wanted <= info.model.context_length) return {};
+  return {Code::kOutOfRange,
+          fmt::format("the request is longer than the context of the {} worker: {} input tokens + "
+                      "max_new_tokens {} = {} tokens, its --context-length is {}",
+                      rpc::role_name(info.role),
+                      prompt,
+                      request.sampling.max_new_tokens,
+                      wanted,
+                      info.model.context_length)};
+}
+
+}  // namespace
 
 SessionEndpoint::SessionEndpoint(
     rpc::WorkerInfo info, Role* role, engine::Engine* engine, EngineLoop* loop, bool log_requests)
@@ -60,7 +84,8 @@ void SessionEndpoint::submit(std::uint64_t session, rpc::Submission&& submission
     if (event.finish && own != to->running.end() && own->second == attempt) to->running.erase(own);
     to->events.push_back(std::move(event));
   };
-  const auto take = [&](core::EventSink events) {
+  const auto take = [&](core::EventSink events) -> Status {
+    TANDEM_TRY(check_room(info_, submission.request));
     return role_->submit(std::move(submission), std::move(events));
   };
   const Status status =

@@ -135,6 +135,36 @@ def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag
         wait_for(lambda w=worker: pages_in_use(w) == 0, 10, "all pages back")
 
 
+def test_the_shortest_context_of_a_pair_is_the_routers(cluster):
+    router, _, _ = cluster.pd(decode_args=("--context-length", 256))
+    assert "event=context_lengths_differ" in router.text()
+    assert http("GET", router.url + "/v1/models")[1]["data"][0]["max_model_len"] == 256
+    assert len(generate(router.url, input_ids=[5] * 100, sampling_params=greedy(156))["output_ids"]) == 156
+    status, answer, _ = http("POST", router.url + "/generate",
+                             {"input_ids": [5] * 100, "sampling_params": greedy(157)})
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
+
+
+def test_an_answer_is_not_cut_by_a_worker_that_came_later(cluster):
+    router, prefill, decode = cluster.pd()
+    port = decode[0].ports["port"]
+    decode[0].kill(signal.SIGTERM)
+    decode[0].process.wait(30)
+    decode.append(cluster.decode("--context-length", 256, "--port", port))
+    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 20, "the router uses it")
+    asked = {"input_ids": [5] * 100, "sampling_params": greedy(157)}
+    status, answer, _ = http("POST", router.url + "/generate", asked)
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
+    assert "= 257 tokens, its --context-length is 256" in answer["error"]["message"], answer
+    # A worker with more room serves it.
+    longer = cluster.decode()
+    both = cluster.router(prefill=prefill, decode=[longer])
+    assert len(generate(both.url, **asked)["output_ids"]) == 157
+    assert len(generate(router.url, input_ids=[5] * 100, sampling_params=greedy(156))["output_ids"]) == 156
+    for worker in (prefill[0], decode[1], longer):
+        wait_for(lambda w=worker: pages_in_use(w) == 0, 10, "all pages back")
+
+
 def test_no_token_asked_for(cluster):
     """Decode may look at the request before or after prefill has ended it: nothing depends on that."""
     router, prefill, decode = cluster.pd()

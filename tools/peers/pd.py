@@ -108,8 +108,25 @@ def first_token(ctx):
     ctx.row(name, ttft[True], "ms", peer="unified", peer_value=ttft[False], target=1.03 * ttft[False] + 1)
 
 
+def second_token(ctx):
+    """The hand-off of a long prompt, which lies between its first and its second token, and one decode step."""
+    name = f"pd first to second token, {LONG}-token prompt, idle"
+    if not ctx.wants(name):
+        return
+    folder = setup.checkpoint(ctx, engine.DENSE)
+    gaps = {}
+    for apart in (True, False):
+        with Servers() as servers:
+            fleet = Fleet(ctx, servers, folder, engine.BF16[1], apart, own_cores=True)
+            # New prompts, for which the decode worker has memory that nobody has used.
+            gaps[apart] = [fleet.run(LONG, 2, 1, "--warmup-requests", 0, "--seed", 200 + turn)["median_itl_ms"]
+                           for turn in range(2 * ctx.rounds)]
+    ctx.details.append({"load": name, "apart": gaps[True], "unified": gaps[False]})
+    ctx.row(name, median(gaps[True]), "ms", peer="unified: a decode step", peer_value=median(gaps[False]))
+
+
 def measure(ctx):
-    for part in (inter_token, first_token):
+    for part in (inter_token, first_token, second_token):
         try:
             part(ctx)
         except (Skip, json.JSONDecodeError) as why:

@@ -1,0 +1,65 @@
+#include "common/transfer/prefault.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+// Of Linux 5.14; the C library's headers may be older.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace tandem::transfer {
+
+Prefault::Prefault(const PageMemory& memory)
+    : begin_(reinterpret_cast<std::uintptr_t>(memory.base)),
+      end_(begin_ + memory.stride_bytes * memory.page_count),
+      stride_bytes_(memory.stride_bytes),
+      page_bytes_(memory.part_offsets.empty() ? 0 : memory.part_offsets.back()) {
+  if (begin_ != end_ && page_bytes_ != 0) taken_.resize(block_of(end_ - 1) + 1);
+}
+
+std::size_t Prefault::block_of(std::uintptr_t address) const {
+  return address / kBlockBytes - begin_ / kBlockBytes;
+}
+
+void Prefault::open(const TransferName& name, std::span<const std::uint32_t> pages) {
+  for (const std::uint32_t page : pages) {
+    const std::uintptr_t at = begin_ + page * stride_bytes_;
+    if (taken_.empty() || at >= end_) return;
+    const std::size_t last = block_of(at + page_bytes_ - 1);
+    for (std::size_t index = block_of(at); index <= last; ++index) {
+      const bool neighbour = !queue_.empty() && queue_.back().index == index;
+      if (!taken_[index] && !neighbour) queue_.push_back({name, index});
+    }
+  }
+}
+
+void Prefault::close(const TransferName& name) {
+  std::erase_if(queue_, [&](const Block& block) { return block.name == name; });
+}
+
+void Prefault::take_some() {
+  // What another transfer has asked for as well is there already.
+  while (!queue_.empty() && taken_[queue_.front().index])
+    queue_.pop_front();
+  if (queue_.empty()) return;
+  const std::size_t index = queue_.front().index;
+  queue_.pop_front();
+  taken_[index] = true;
+  const auto small_page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t block = (begin_ / kBlockBytes + index) * kBlockBytes;
+  const std::uintptr_t from = std::max(block, begin_ / small_page * small_page);
+  const std::uintptr_t to = std::min(block + kBlockBytes, end_);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the pool is cut at addresses, not at its own pages
+  if (::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE) == 0) return;
+  // Only a help: the landing takes the memory itself, and meets the same trouble if there is any.
+  if (errno == EINVAL) {
+    taken_.clear();
+    queue_.clear();
+  }
+}
+
+}  // namespace tandem::transfer
