@@ -191,9 +191,9 @@ void H2Call::on_queued() {
 }
 
 Status H2Call::refuse_slow_peer(std::size_t bytes) {
-  const Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
-                                           " bytes would wait, the limit is " +
-                                           std::to_string(options_.queued_bytes_max));
+  Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
+                                     " bytes would wait, the limit is " +
+                                     std::to_string(options_.queued_bytes_max));
   if (!local_) local_ = status;
   closing_ = true;
   stopped_ = true;
