@@ -20,6 +20,11 @@ Job::Job(std::shared_ptr<Context> context,
       started_(started) {}
 
 void Job::start(Plan plan) {
+  if (!writer_->is_on_strand()) {
+    const auto shared = std::make_shared<Plan>(std::move(plan));
+    writer_->post([self = shared_from_this(), shared] { self->start(std::move(*shared)); });
+    return;
+  }
   stream_ = plan.stream;
   keep_history_ = !stream_ || format_->cumulative();
   unfinished_ = plan.sequences.size();

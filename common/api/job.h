@@ -25,7 +25,9 @@ class Job : public std::enable_shared_from_this<Job> {
       std::unique_ptr<Format> format,
       Time started);
 
-  /// Submits everything. On the strand.
+  /// Submits everything, on the strand: at once when called there, else soon. (Large requests are
+  /// read elsewhere, and what comes of the first sequence, or the client's end, may be here before
+  /// the second one is submitted.)
   void start(Plan plan);
 
  private:

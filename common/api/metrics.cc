@@ -134,6 +134,8 @@ class CountingWriter final : public http::ResponseWriter {
 
   void post(std::function<void()> task) override { inner_->post(std::move(task)); }
 
+  [[nodiscard]] bool is_on_strand() const override { return inner_->is_on_strand(); }
+
  private:
   void count(int status) const {
     metrics_

@@ -38,6 +38,32 @@ TEST(Generate, PutAndDefaults) {
   EXPECT_FALSE(request.return_logprob);
 }
 
+// What it submits answers on the strand, where the client's end is heard too.
+TEST(Generate, ALargeRequestIsReadElsewhereAndStartsOnItsStrand) {
+  std::thread::id read_on;
+  std::thread::id started_on;
+  ApiOptions options = demo_options();
+  options.draw_seed = [&] {
+    read_on = std::this_thread::get_id();
+    return std::uint64_t{1};
+  };
+  ApiFixture fixture(
+      [&](const core::Request&) {
+        started_on = std::this_thread::get_id();
+        return say("a");
+      },
+      options);
+  const auto post = [&](std::size_t bytes) {
+    fixture.post("/generate", R"({"input_ids":[5],"pad":")" + std::string(bytes, 'x') + R"("})");
+    // Its lock says that both are written.
+    fixture.generator->wait_requests(1);
+  };
+  post(1000);
+  EXPECT_EQ(read_on, started_on);
+  post(100'000);
+  EXPECT_NE(read_on, started_on);
+}
+
 TEST(Generate, StreamIsCumulative) {
   ApiFixture fixture(always("one two three"));
   const auto events = fixture.stream("/generate", R"({"text":"x","stream":true})");

@@ -202,6 +202,7 @@ class Exchange final : public ResponseWriter {
   void fail(std::string_view last) override;
   void on_disconnect(std::function<void()> callback) override;
   void post(std::function<void()> task) override;
+  [[nodiscard]] bool is_on_strand() const override;
 
   /// The client has gone before the response was complete. On the strand.
   void client_gone();

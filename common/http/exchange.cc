@@ -200,6 +200,10 @@ void Exchange::post(std::function<void()> task) {
   ready->add(std::move(connection));
 }
 
+bool Exchange::is_on_strand() const {
+  return connection_->socket_.get_executor().running_in_this_thread();
+}
+
 void Exchange::client_gone() {
   std::function<void()> callback;
   {

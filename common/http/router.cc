@@ -53,6 +53,8 @@ class CorsWriter final : public ResponseWriter {
 
   void post(std::function<void()> task) override { inner_->post(std::move(task)); }
 
+  [[nodiscard]] bool is_on_strand() const override { return inner_->is_on_strand(); }
+
  private:
   Headers with_cors(Headers headers) const {
     for (const auto& [name, value] : headers_.items())

@@ -58,6 +58,10 @@ class ResponseWriter {
   /// gone. Any thread; never runs it inside the call. The task may hold the last reference to
   /// this writer: nothing of it is touched once the task is handed over.
   virtual void post(std::function<void()> task) = 0;
+
+  /// Whether this thread is on that strand now. A handler is, unless its request is a large one
+  /// (ServerOptions::large_body_bytes).
+  [[nodiscard]] virtual bool is_on_strand() const = 0;
 };
 
 using Handler = std::function<void(Request&&, std::shared_ptr<ResponseWriter>)>;
@@ -89,9 +93,9 @@ struct ServerOptions {
 
 class Server {
  public:
-  /// `pool` must outlive the server. `handler` runs on I/O threads, or on those of large requests,
-  /// concurrently for different
-  /// connections, one request at a time for one connection.
+  /// `pool` must outlive the server. `handler` runs on the strands of connections, or on threads of
+  /// large requests (ResponseWriter::is_on_strand), concurrently for different connections, one
+  /// request at a time for one connection.
   Server(async::IoPool& pool, ServerOptions options, Handler handler);
   /// stop().
   ~Server();

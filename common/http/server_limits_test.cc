@@ -44,7 +44,8 @@ TEST(Server, SlowReaderIsCutOffAtTheBufferBound) {
 TEST(Server, TellsWhenASlowReaderHasCaughtUp) {
   Held held;
   Fixture fixture(held.handler());
-  TestClient client(fixture.port, 4096);
+  // Not as small as may be: the peer then sends only when a timer asks, for minutes.
+  TestClient client(fixture.port, 64 * 1024);
   client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   auto writer = held.take(0);
   writer->start_stream(200, {});
@@ -115,6 +116,25 @@ TEST(Server, LargeRequestsHoldUpNobodyElse) {
   small_answered.set_value();
   for (std::size_t i = 0; i < large.size(); ++i)
     EXPECT_EQ(large[i]->read_response()->body, std::to_string(101 + i));
+}
+
+TEST(Server, LargeRequestsAreHandledOffTheStrand) {
+  ServerOptions options;
+  options.large_body_bytes = 100;
+  const auto word = [](const ResponseWriter& writer) {
+    return writer.is_on_strand() ? "on" : "off";
+  };
+  Fixture fixture(
+      [word](Request&& /*request*/, const std::shared_ptr<ResponseWriter>& writer) {
+        const std::string handled = word(*writer);
+        writer->post([word, handled, writer] { writer->send(200, {}, handled + word(*writer)); });
+      },
+      std::move(options));
+  TestClient client(fixture.port);
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + std::string(100, 'x'));
+  EXPECT_EQ(client.read_response()->body, "onon");
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 101\r\n\r\n" + std::string(101, 'x'));
+  EXPECT_EQ(client.read_response()->body, "offon");
 }
 
 TEST(Server, DroppedWriterAnswers500AndCutsStreams) {

@@ -1,5 +1,6 @@
 #include "common/rpc/internal/h2_call.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/internal/channel.h"
 
 #include <boost/asio/bind_executor.hpp>
@@ -23,8 +24,9 @@ namespace {
 
 using boost::system::error_code;
 
-// More than this does not wait for more.
+// More than this does not wait for more, nor anything for longer.
 constexpr std::size_t kPutOffMax = 16U << 10U;
+constexpr Duration kPutOffFor = milliseconds(1);
 // Silent for so many intervals of keepalive: dead.
 constexpr int kSilentTicksMax = 3;
 
@@ -189,9 +191,9 @@ void H2Call::on_queued() {
 }
 
 Status H2Call::refuse_slow_peer(std::size_t bytes) {
-  const Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
-                                           " bytes would wait, the limit is " +
-                                           std::to_string(options_.queued_bytes_max));
+  Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
+                                     " bytes would wait, the limit is " +
+                                     std::to_string(options_.queued_bytes_max));
   if (!local_) local_ = status;
   closing_ = true;
   stopped_ = true;
@@ -259,13 +261,19 @@ void H2Call::write() {
 
 /// After what this pool thread has to do already and what it finds then, together with what comes
 /// until then: a system call and the peer's awakening cost more than all else about a request. At
-/// once on other threads.
+/// once on other threads, and when the thread that put a write off is long in coming back to it.
 void H2Call::write_soon() {
   const auto pool = strand_.get_inner_executor();
   const bool here = pool.running_in_this_thread();
-  if (put_off_ && here && outbox_.size() - outbox_done_ < kPutOffMax) return;
-  if (put_off_ || !open_ || waiting_ || !here) return write();
+  if (!here || !open_ || waiting_) return write();
+  const Time now = steady_clock().now();
+  if (put_off_) {
+    if (now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
+    write_by_ = now + kPutOffFor;
+    return write();
+  }
   put_off_ = true;
+  write_by_ = now + kPutOffFor;
   boost::asio::defer(pool, [self = shared_from_this()] {
     // Sockets were looked at before this; what was found is dealt with first.
     boost::asio::defer(self->strand_.get_inner_executor(), [self] {

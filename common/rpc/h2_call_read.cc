@@ -19,8 +19,8 @@ using boost::system::error_code;
 
 /// gRPC's: compressed or not, size.
 constexpr std::size_t kMessageHeader = 5;
-/// Room for messages that a call keeps while there are none.
-constexpr std::size_t kOutboxKept = std::size_t{256} << 10;
+/// Room for messages that a call keeps in each direction while there are none.
+constexpr std::size_t kRoomKept = std::size_t{256} << 10;
 /// What we may be sent ahead.
 constexpr std::uint32_t kWindow = 4U << 20U;
 
@@ -131,7 +131,7 @@ struct H2Call::Callbacks {
     if (self.outbox_done_ == self.outbox_.size()) {
       self.outbox_.clear();
       // The room of a giant prompt is not kept for the life of the session.
-      if (self.outbox_.capacity() > kOutboxKept) std::string().swap(self.outbox_);
+      if (self.outbox_.capacity() > kRoomKept) std::string().swap(self.outbox_);
       self.outbox_done_ = 0;
       if (self.finish_wanted_) *flags |= NGHTTP2_DATA_FLAG_EOF;
     }
@@ -308,6 +308,9 @@ Status H2Call::take_messages() {
     bytes.remove_prefix(kMessageHeader + size);
   }
   arrived_.erase(0, arrived_.size() - bytes.size());
+  // Nor is that of a giant answer, once there is little of what comes next.
+  if (arrived_.capacity() > kRoomKept && arrived_.size() < kRoomKept / 2)
+    std::string(arrived_).swap(arrived_);
   return {};
 }
 

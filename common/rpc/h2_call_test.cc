@@ -2,6 +2,7 @@
 // server is session_test.cc's affair.
 #include "common/rpc/internal/h2_call.h"
 
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/rpc/testing/support.h"
 
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -228,13 +231,14 @@ class H2CallTest : public ::testing::Test {
   Peer peer;
   std::shared_ptr<Ear> ear = std::make_shared<Ear>();
 
-  std::shared_ptr<H2Call> open(ClientOptions options = {}) {
+  std::shared_ptr<H2Call> open(ClientOptions options = {},
+                               async::IoPool& pool = testing::io_pool()) {
     options.address = peer.address();
     if (options.connect_timeout == ClientOptions().connect_timeout)
       options.connect_timeout = seconds(60);
     // The peer of most tests answers no pings.
     if (options.keepalive == ClientOptions().keepalive) options.keepalive = seconds(60);
-    auto call = H2Call::make(options, "/tandem.v1.Session/Open", testing::io_pool(), ear);
+    auto call = H2Call::make(options, "/tandem.v1.Session/Open", pool, ear);
     EXPECT_TRUE(call.ok());
     (*call)->start();
     peer.accept();
@@ -295,7 +299,9 @@ TEST_F(H2CallTest, MessagesComeWholeFromAnyPieces) {
   std::vector<std::string> sent;
   std::string data;
   for (int i = 0; i < 60; ++i) {
-    sent.emplace_back(random.below(i % 10 == 0 ? 40'000 : 30), static_cast<char>('a' + i % 26));
+    // One is larger than the room that a call keeps.
+    const std::uint64_t most = i == 35 ? 2'000'000 : i % 10 == 0 ? 40'000 : 30;
+    sent.emplace_back(i == 35 ? most : random.below(most), static_cast<char>('a' + i % 26));
     data += message(sent.back());
   }
   std::string stream = frame(kSettings, 0, 0, {}) + kHello;
@@ -366,6 +372,30 @@ TEST_F(H2CallTest, ABacklogIsSentInOrderHoweverLongItLasts) {
   }
   EXPECT_EQ(got, wanted.substr(0, got.size()));
   EXPECT_EQ(got.size(), 300U * room);
+}
+
+// A thread of the pool puts its writes off until it has done what it is at, which may last.
+TEST_F(H2CallTest, WhatIsSentLaterTakesAWriteThatWasPutOffAlong) {
+  async::IoPool pool(1);
+  auto call = open({}, pool);
+  std::promise<void> seen;
+  std::promise<bool> in_time;
+  pool.post([&] {
+    EXPECT_TRUE(call->send(ping(1)).ok());
+    const Time later = steady_clock().now() + milliseconds(2);
+    while (steady_clock().now() < later) {
+    }
+    EXPECT_TRUE(call->send(ping(2)).ok());
+    // Too long only for what waits for the end of this.
+    in_time.set_value(seen.get_future().wait_for(std::chrono::seconds(20)) ==
+                      std::future_status::ready);
+  });
+  EXPECT_EQ(peer.next(kData).payload,
+            message(ping(1).SerializeAsString()) + message(ping(2).SerializeAsString()));
+  seen.set_value();
+  EXPECT_TRUE(in_time.get_future().get());
+  call->cancel(cancelled("the test is over"));
+  EXPECT_EQ(ear->end().code(), Code::kCancelled);
 }
 
 TEST_F(H2CallTest, WhatCannotBeSentIsBounded) {

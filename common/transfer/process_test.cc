@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 namespace tandem::transfer {
 namespace {
@@ -206,6 +208,27 @@ TEST(TransferProcesses, ReceiverDiesInTheMiddle) {
     EXPECT_EQ(node.count<SendDoneEvent>(), 0U);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// What is left of a transport has a thread of UCX's, under which libraries must not be taken down.
+TEST(TransferProcesses, NothingIsTakenDownUnderAWorkerThatIsLeft) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto end = [] {
+    std::atexit([] { ::_exit(77); });  // as a library's
+    {
+      Node node({.ends_with_process = true});
+      Node peer({.ends_with_process = true});
+      node.transport->connect(kChild, peer.transport->address());
+      peer.transport->connect(kParent, node.transport->address());
+      if (!node.next<PeerConnectedEvent>()) ::_exit(1);
+      node.transport->disconnect(kChild);
+    }
+    std::fputs("and nothing that was written is lost", stderr);
+    std::exit(5);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(5), "is lost");
+}
+#endif
 
 /// Without a word from the link, UCX itself notices a dead peer.
 TEST(TransferProcesses, DeadReceiverIsNoticed) {

@@ -139,7 +139,8 @@ struct UcxOptions {
   /// Units at least this long use rendezvous (0: UCX's own choice).
   std::uint64_t rendezvous_bytes = 0;
   /// The process ends soon after the transport: what UCX 1.13 may stumble over when it is taken
-  /// down after a peer was lost is left to that end.
+  /// down after a peer was lost is left to that end, which then comes as soon as exit() has run
+  /// what was registered later.
   bool ends_with_process = false;
 };
 

@@ -32,6 +32,7 @@ struct Node {
     std::uint32_t parts = 1;
     unsigned char fill = 0;
     std::uint64_t rendezvous_bytes = 0;
+    bool ends_with_process = false;
     /// Tests of lies: what the transport is told of the memory.
     std::function<void(PageMemory&)> tell = {};
   };
@@ -61,10 +62,12 @@ struct Node {
       changed.notify_all();
     };
     if (options.back_end == BackEnd::kUcxTcp) ::setenv("UCX_TLS", "tcp,self", 1);
-    auto made =
-        options.back_end == BackEnd::kInProcess
-            ? make_inprocess_transport(memory, sink)
-            : make_ucx_transport(memory, sink, {.rendezvous_bytes = options.rendezvous_bytes});
+    auto made = options.back_end == BackEnd::kInProcess
+                    ? make_inprocess_transport(memory, sink)
+                    : make_ucx_transport(memory,
+                                         sink,
+                                         {.rendezvous_bytes = options.rendezvous_bytes,
+                                          .ends_with_process = options.ends_with_process});
     if (options.back_end == BackEnd::kUcxTcp) ::unsetenv("UCX_TLS");
     TANDEM_CHECK(made.ok(), made.status().message());
     transport = std::move(made).value();

@@ -5,6 +5,7 @@
 #include "common/transfer/ucx_load.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -87,15 +88,33 @@ UcxTransport::UcxTransport(PageMemory memory, EventSink sink, const UcxOptions& 
 
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// They report at the very end.
+constexpr bool kEndsEarly = false;
+#else
+constexpr bool kEndsEarly = true;
+#endif
+
+/// At exit, before what was registered earlier.
+void end_now(int status, void* /*unused*/) {
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
 /// UCX 1.13 aborts the process (ucp_request.c:684) when a worker is destroyed while a wire-up
 /// message of its own still waits for a peer that is gone, be it an answer to what that peer asked
 /// for in its last moment; it does not tell of them. So where the process ends with the transport,
 /// a worker that has lost a peer is left to that end, like one that surely has such messages.
 /// Reachable from here, so that it is no leak.
+///
+/// A worker's thread of UCX's own lives on with it. When a process exits, libucs frees the table in
+/// which that thread looks up who an event is for (ucs_async_global_cleanup), so the process ends
+/// before libraries are taken down.
 void abandon(ucp_worker_h worker, ucp_context_h context) {
   static std::mutex mutex;  // guards the list below
   static auto* abandoned = new std::vector<std::pair<ucp_worker_h, ucp_context_h>>();
   const std::lock_guard lock(mutex);
+  if (kEndsEarly && abandoned->empty()) ::on_exit(&end_now, nullptr);
   abandoned->emplace_back(worker, context);
 }
 

@@ -139,6 +139,7 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   bool open_ = false;     // connected, and the call's header is on its way
   bool waiting_ = false;  // for room in the socket
   bool put_off_ = false;  // a pool thread writes in a moment
+  Time write_by_;         // while put_off_: then whoever sends does not wait for that thread
   bool closing_ = false;  // nothing more may be sent
   bool ended_ = false;
   bool finish_wanted_ = false;
