@@ -542,7 +542,7 @@ TEST(Attention, HugeScoresAreOnlyPeaked) {
                              .dtype = dtype,
                              .lengths = {300}}};
     Filled filled(world);
-    // Of every size from 2^23 on, since it depends on the last bits how a score is rounded.
+    // Several sizes, since the last bits of a score decide how it is rounded.
     for (const float size : {0x1.2p11F, 0x1.5p14F, 0x1.6p15F, 0x1.9p16F, 0x1.bp20F, 0x1.3p28F}) {
       SCOPED_TRACE(size);
       for (std::size_t i = 0; i < filled.q.size(); ++i)
