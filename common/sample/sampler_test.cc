@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -141,6 +143,93 @@ TEST(Sampler, CandidatesAgreeWithAFullSort) {
   }
 }
 
+/// A row as the model might give it: some with many equal logits, masked ids, few likely ones.
+std::vector<float> random_row(Random& random, std::size_t vocab) {
+  std::vector<float> logits(vocab);
+  const double scale = random.chance(0.5) ? 4 : 30;
+  for (float& logit : logits)
+    logit = static_cast<float>((random.uniform() - random.uniform()) * scale);
+  if (random.chance(0.3)) {
+    for (float& logit : logits)
+      logit = std::round(logit);
+  }
+  if (random.chance(0.3)) {
+    for (float& logit : logits)
+      logit = random.chance(0.5) ? -kInf : logit;
+    logits[random.below(vocab)] = 1;
+  }
+  return logits;
+}
+
+TEST(Sampler, GreedyAgreesWithPlainCodeOnEverySize) {
+  Random random(6);
+  core::SamplingParams greedy;
+  greedy.temperature = 0;
+  for (std::size_t vocab = 1; vocab < 300; ++vocab) {
+    SCOPED_TRACE("vocabulary " + std::to_string(vocab));
+    const auto logits = random_row(random, vocab);
+    const auto best = std::max_element(logits.begin(), logits.end());
+    EXPECT_EQ(draw(logits, greedy), best - logits.begin());
+  }
+}
+
+/// sample() looks only at parts of what candidates() lists; both must mean the same draw.
+TEST(Sampler, DrawInvertsTheSumOfAllCandidates) {
+  Random random(78);
+  int far = 0;
+  for (int round = 0; round < 400; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const auto vocab = static_cast<std::size_t>(2 + random.below(6000));
+    const auto logits = random_row(random, vocab);
+    core::SamplingParams params;
+    params.seed = random.next();
+    params.temperature = static_cast<float>(0.1 + 3 * random.uniform());
+    if (random.chance(0.5)) params.top_k = static_cast<std::int32_t>(1 + random.below(4000));
+    if (random.chance(0.5)) params.top_p = static_cast<float>(0.5 + 0.5 * random.uniform());
+    if (random.chance(0.1)) params.top_p = 0.9999999F;
+    if (random.chance(0.3)) params.min_p = static_cast<float>(0.1 * random.uniform());
+    Sampler sampler(static_cast<std::int32_t>(vocab));
+    const auto list = sampler.candidates({.logits = logits, .params = &params});
+    ASSERT_TRUE(list.ok());
+    const std::vector<core::TokenId> ids(list->ids.begin(), list->ids.end());
+    const std::vector<double> weights(list->weights.begin(), list->weights.end());
+    for (int index = 0; index < 8; ++index) {
+      const double target = std::accumulate(weights.begin(), weights.end(), 0.0) *
+                            counter_uniform(params.seed, static_cast<std::uint64_t>(index), 0);
+      std::size_t want = 0;
+      for (double passed = weights[0]; passed <= target && want + 1 < ids.size();)
+        passed += weights[++want];
+      far += want > 1000 ? 1 : 0;
+      EXPECT_EQ(*sampler.sample({.logits = logits, .params = &params, .output_index = index}),
+                ids[want]);
+    }
+  }
+  EXPECT_GT(far, 50);
+}
+
+/// Rows of which each draws from another end of its noise: the ends of blocks and parts count too.
+TEST(Sampler, EqualLogitsAreDrawnAlikeFromEndToEnd) {
+  constexpr std::size_t kVocab = 3 * 64 + 5;
+  const std::vector<float> logits(kVocab, 2.5F);
+  for (const std::int32_t top_k : {core::kTopKAll, 100, 1500}) {
+    SCOPED_TRACE("top_k " + std::to_string(top_k));
+    core::SamplingParams params;
+    params.top_k = top_k;
+    params.top_p = top_k == core::kTopKAll ? 1.0F : 0.999F;
+    const std::size_t kept = std::min(kVocab, static_cast<std::size_t>(top_k));
+    std::vector<int> counts(kVocab);
+    Sampler sampler(static_cast<std::int32_t>(kVocab));
+    for (int index = 0; index < 100 * static_cast<int>(kVocab); ++index) {
+      ++counts[static_cast<std::size_t>(
+          *sampler.sample({.logits = logits, .params = &params, .output_index = index}))];
+    }
+    for (std::size_t id = 0; id < kept; ++id)
+      EXPECT_GT(counts[id], 40) << id;
+    for (std::size_t id = kept; id < kVocab; ++id)
+      EXPECT_EQ(counts[id], 0) << id;
+  }
+}
+
 TEST(Sampler, FrequenciesFollowTheDistribution) {
   const std::vector<float> logits{std::log(0.5F), std::log(0.3F), std::log(0.15F), std::log(0.05F)};
   core::SamplingParams params;
@@ -165,6 +254,41 @@ Result<core::TokenLogprob> logprob_of(const std::vector<float>& logits,
                                       std::int32_t top_count) {
   RowScan scan(static_cast<std::int32_t>(logits.size()));
   return token_logprob(scan, logits, token, top_count);
+}
+
+TEST(Logprobs, AreCloseToExactOnesAtEverySize) {
+  Random random(8);
+  for (std::size_t vocab = 2; vocab < 400; vocab += 3) {
+    SCOPED_TRACE("vocabulary " + std::to_string(vocab));
+    std::vector<float> logits(vocab);
+    for (float& logit : logits)
+      logit = static_cast<float>(random.uniform() * 9);
+    const auto token = random.below(vocab);
+    long double sum = 0;
+    for (const float logit : logits)
+      sum += std::exp(static_cast<long double>(logit));
+    const auto want = static_cast<double>(static_cast<long double>(logits[token]) - std::log(sum));
+    const auto got = logprob_of(logits, static_cast<core::TokenId>(token), 3);
+    // Half a step of a float below 16.
+    EXPECT_NEAR(*got->logprob, want, 0x1p-21);
+    auto sorted = logits;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    for (std::size_t i = 0; i < got->top.size(); ++i)
+      EXPECT_EQ(logits[static_cast<std::size_t>(got->top[i].first)], sorted[i]);
+  }
+}
+
+TEST(RowScan, KeysOrderByLogitThenById) {
+  const std::vector<float> rising{-kInf, -3e38F, -2, -0x1p-140F, 0, 0x1p-140F, 2, 3e38F, kInf};
+  for (std::size_t i = 0; i < rising.size(); ++i) {
+    EXPECT_EQ(logit_of(rank_key(rising[i], 7)), rising[i]);
+    EXPECT_EQ(id_of(rank_key(rising[i], 7)), 7);
+    if (i > 0) {
+      EXPECT_LT(rank_key(rising[i], 9), rank_key(rising[i - 1], 2));
+    }
+    EXPECT_LT(rank_key(rising[i], 2), rank_key(rising[i], 9));
+  }
+  EXPECT_EQ(rank_key(0.0F, 3), rank_key(-0.0F, 3));
 }
 
 TEST(Logprobs, TokenAndBestAlternatives) {
