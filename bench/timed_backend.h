@@ -126,6 +126,17 @@ class TimedBackend final : public kernels::Backend {
     return inner_.log_softmax_stats(logits);
   }
 
+  /// Adds what fn() takes to the costs of `name`.
+  template <class Fn>
+  OpCost& timed(const std::string& name, Fn fn) const {
+    const double start = now_s();
+    fn();
+    OpCost& cost = costs_[name];
+    cost.seconds += now_s() - start;
+    ++cost.calls;
+    return cost;
+  }
+
  private:
   static std::string linear_name(const kernels::PackedWeight& weight) {
     return "linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k());
@@ -146,16 +157,6 @@ class TimedBackend final : public kernels::Backend {
     } else {
       cost.flops += ops;
     }
-  }
-
-  template <class Fn>
-  OpCost& timed(const std::string& name, Fn fn) const {
-    const double start = now_s();
-    fn();
-    OpCost& cost = costs_[name];
-    cost.seconds += now_s() - start;
-    ++cost.calls;
-    return cost;
   }
 
   const kernels::Backend& inner_;

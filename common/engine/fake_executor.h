@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/engine/executor.h"
+#include "kernels/api/thread_pool.h"
 
 #include <cstring>
 #include <limits>
@@ -25,6 +26,8 @@ class FakeExecutor final : public Executor {
     core::TokenId poison = -1;
     /// All logits are equal.
     bool flat = false;
+    /// Threads of run_tasks().
+    std::size_t workers = 1;
   };
 
   explicit FakeExecutor(const Options& options)
@@ -35,7 +38,8 @@ class FakeExecutor final : public Executor {
               .page_bytes = static_cast<std::size_t>(options.page_size) * sizeof(std::uint64_t),
               .max_batch_tokens = options.max_batch_tokens,
               .max_logit_rows = options.max_logit_rows,
-              .max_slices = options.max_slices} {}
+              .max_slices = options.max_slices},
+        pool_(options.workers) {}
 
   [[nodiscard]] const ExecutorInfo& info() const override { return info_; }
 
@@ -43,6 +47,13 @@ class FakeExecutor final : public Executor {
     base_ = base;
     page_count_ = page_count;
     return {};
+  }
+
+  [[nodiscard]] std::size_t worker_count() const override { return pool_.thread_count(); }
+
+  void run_tasks(std::size_t count, Task task, void* context) override {
+    pool_.parallel_for(
+        count, [&](std::size_t index, std::size_t worker) { task(context, index, worker); });
   }
 
   /// The next forward() fails with this.
@@ -140,6 +151,7 @@ class FakeExecutor final : public Executor {
 
   Options options_;
   ExecutorInfo info_;
+  kernels::ThreadPool pool_;
   std::byte* base_ = nullptr;
   std::int64_t page_count_ = 0;
   std::vector<float> logits_;

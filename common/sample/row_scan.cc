@@ -78,14 +78,10 @@ void RowScan::best(std::size_t count, std::vector<RankKey>* keys) {
     least = logit_of(*at);
     keys->clear();
   }
-  for (std::size_t b = 0; b < maxima_.size(); ++b) {
-    if (!(maxima_[b] >= least)) continue;
-    auto id = static_cast<core::TokenId>(b * kernels::kLogitBlock);
-    for (const float logit : block(b)) {
-      if (logit >= least) keys->push_back(rank_key(logit, id));
-      ++id;
-    }
-  }
+  each_block_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      keys->push_back(rank_key(logits[i], ids[i]));
+  });
   if (keys->size() > count) {
     const auto end = keys->begin() + static_cast<std::ptrdiff_t>(count);
     std::nth_element(keys->begin(), end, keys->end());

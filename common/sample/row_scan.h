@@ -49,6 +49,25 @@ class RowScan {
 
   [[nodiscard]] std::span<const float> block(std::size_t index) const;
 
+  /// fn(logits, ids) for the tokens of each block whose logit is at least `least`, in order of ids.
+  template <class Fn>
+  void each_block_from(float least, Fn fn) const {
+    float logits[kernels::kLogitBlock];
+    core::TokenId ids[kernels::kLogitBlock];
+    for (std::size_t b = 0; b < maxima_.size(); ++b) {
+      if (!(maxima_[b] >= least)) continue;
+      std::size_t count = 0;
+      auto id = static_cast<core::TokenId>(b * kernels::kLogitBlock);
+      for (const float logit : block(b)) {
+        // No branch, which would be guessed wrong as often as right where half of them count.
+        logits[count] = logit;
+        ids[count] = id++;
+        count += logit >= least ? 1 : 0;
+      }
+      fn(std::span<const float>(logits, count), ids);
+    }
+  }
+
   /// weights[i] = weight of values[i], relative to the row's largest logit.
   void weigh(std::span<const float> values, double scale, double* weights) const {
     kernels_.weights(values.data(), values.size(), largest_, scale, weights);

@@ -21,33 +21,36 @@ constexpr std::uint32_t kTokenStream = 0;
 /// Larger top_k cut like a nucleus: only one part of it has to be sorted.
 constexpr std::int32_t kSortMax = 1024;
 
-/// Parts of a nucleus: of weights from 2^least on, an octave in 2^(52 - shift).
+/// Parts of a nucleus: of weights from 2^least on, an octave in 64, or in 4 where that would be too
+/// many.
 struct Parts {
-  double least = 0;
-  std::uint32_t shift = 0;
+  int least = 0;
+
+  [[nodiscard]] unsigned shift() const { return least >= -64 ? 46 : 50; }
 
   [[nodiscard]] std::size_t count() const {
-    return (static_cast<std::size_t>(-least) << (52U - shift)) + 1;
+    return (static_cast<std::size_t>(-least) << (52 - shift())) + 1;
   }
 
   [[nodiscard]] std::size_t of(double weight) const {
-    return (std::bit_cast<std::uint64_t>(1.0) - std::bit_cast<std::uint64_t>(weight)) >> shift;
+    return (std::bit_cast<std::uint64_t>(1.0) - std::bit_cast<std::uint64_t>(weight)) >> shift();
   }
 };
 
-/// Looked at only when the nucleus reaches below the first.
-constexpr Parts kLikely = {.least = -24, .shift = 46};
-constexpr Parts kEvery = {.least = kernels::kLeastWeight, .shift = 50};
+constexpr int kLeast = static_cast<int>(kernels::kLeastWeight);
+
+/// All tokens below 2^least together have half of what top_p may leave out at most, so that the cut
+/// is not among them. Without top_p a guess.
+int least_needed(const core::SamplingParams& params, double mass, std::size_t vocab_size) {
+  if (params.top_p >= 1.0F) return -64;
+  const double left_out = (1 - static_cast<double>(params.top_p)) * mass;
+  return std::clamp(std::ilogb(left_out / static_cast<double>(vocab_size)) - 1, kLeast, -1);
+}
 
 /// The mass before a token may be at most this for top_p to keep it.
 double mass_limit(const core::SamplingParams& params, double mass) {
   return params.top_p < 1.0F ? static_cast<double>(params.top_p) * mass
                              : std::numeric_limits<double>::infinity();
-}
-
-/// log2 of min_p, less what rounding may be off: only to pass over what is surely below.
-double log2_below(float min_p) {
-  return min_p > 0.0F ? std::log2(static_cast<double>(min_p)) - 1e-6 : -kInfinity;
 }
 
 double sum_of(std::span<const double> weights) {
@@ -138,27 +141,29 @@ core::TokenId Sampler::draw_by_id(double noise) {
   return static_cast<core::TokenId>(chosen * kernels::kLogitBlock + at);
 }
 
-void Sampler::keep_above_min_p(const core::SamplingParams& params) {
-  const auto least = static_cast<double>(params.min_p);
-  const double least_log2 = log2_below(params.min_p);
-  ids_.clear();
-  weights_.clear();
-  for (std::size_t b = 0; b < scan_.block_count(); ++b) {
-    if (log2_weight(scan_.block_largest(b)) < least_log2) continue;
-    const std::span<const float> block = scan_.block(b);
+template <class Fn>
+void Sampler::each_from(double least_weight, Fn fn) const {
+  // Surely not too large: whether a token counts is for its weight to say.
+  const double top = static_cast<double>(scan_.largest());
+  const double below = -std::log2(least_weight) / scale_;
+  const auto least = static_cast<float>(top - below - 1e-6 * (std::abs(top) + below));
+  scan_.each_block_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
     double weights[kernels::kLogitBlock];
-    scan_.weigh(block, scale_, weights);
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      // The largest weight is 1.
-      if (weights[i] < least) continue;
-      ids_.push_back(static_cast<core::TokenId>(b * kernels::kLogitBlock + i));
-      weights_.push_back(weights[i]);
+    scan_.weigh(logits, scale_, weights);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (weights[i] >= least_weight) fn(logits[i], ids[i], weights[i]);
     }
-  }
+  });
 }
 
-double Sampler::log2_weight(float logit) const {
-  return (static_cast<double>(logit) - static_cast<double>(scan_.largest())) * scale_;
+void Sampler::keep_above_min_p(const core::SamplingParams& params) {
+  ids_.clear();
+  weights_.clear();
+  // The largest weight is 1.
+  each_from(static_cast<double>(params.min_p), [&](float, core::TokenId id, double weight) {
+    ids_.push_back(id);
+    weights_.push_back(weight);
+  });
 }
 
 void Sampler::decode(std::span<const RankKey> keys) {
@@ -197,8 +202,8 @@ void Sampler::keep_nucleus(const core::SamplingParams& params) {
   const double mass = params.top_p < 1.0F ? scan_.mass(scale_) : 0;
   const double most = mass_limit(params, mass);
   const auto most_tokens = static_cast<std::size_t>(params.top_k);
-  for (const Parts& parts : {kLikely, kEvery}) {
-    fill_parts(params.min_p, parts.least, parts.shift);
+  for (const int least : {least_needed(params, mass, vocab_size_), kLeast}) {
+    fill_parts(params.min_p, least);
     whole_ = {};
     whole_parts_ = 0;
     for (; whole_parts_ < part_mass_.size(); ++whole_parts_) {
@@ -214,33 +219,24 @@ void Sampler::keep_nucleus(const core::SamplingParams& params) {
     ids_.clear();
     weights_.clear();
     // All that can stay is in these parts.
-    if (log2_below(params.min_p) > parts.least) return;
+    if (static_cast<double>(params.min_p) >= std::ldexp(1.0, least)) return;
   }
 }
 
-void Sampler::fill_parts(float min_p, double least, std::uint32_t shift) {
-  const Parts parts{.least = least, .shift = shift};
-  const double least_log2 = std::max(least, log2_below(min_p));
-  const double least_weight =
-      std::max(std::ldexp(1.0, static_cast<int>(least)), static_cast<double>(min_p));
+void Sampler::fill_parts(float min_p, int least) {
+  const Parts parts{.least = least};
   part_mass_.assign(parts.count(), 0.0);
   part_size_.assign(parts.count(), 0);
   keys_.clear();
   part_of_.clear();
-  for (std::size_t b = 0; b < scan_.block_count(); ++b) {
-    if (log2_weight(scan_.block_largest(b)) < least_log2) continue;
-    const std::span<const float> block = scan_.block(b);
-    double weights[kernels::kLogitBlock];
-    scan_.weigh(block, scale_, weights);
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if (weights[i] < least_weight) continue;
-      const std::size_t part = parts.of(weights[i]);
-      keys_.push_back(rank_key(block[i], static_cast<core::TokenId>(b * kernels::kLogitBlock + i)));
-      part_of_.push_back(static_cast<std::uint16_t>(part));
-      part_mass_[part] += weights[i];
-      ++part_size_[part];
-    }
-  }
+  each_from(std::max(std::ldexp(1.0, least), static_cast<double>(min_p)),
+            [&](float logit, core::TokenId id, double weight) {
+              const std::size_t part = parts.of(weight);
+              keys_.push_back(rank_key(logit, id));
+              part_of_.push_back(static_cast<std::uint16_t>(part));
+              part_mass_[part] += weight;
+              ++part_size_[part];
+            });
 }
 
 void Sampler::decode_part(std::size_t part) {

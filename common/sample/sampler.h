@@ -85,7 +85,9 @@ class Sampler {
   Result<Kind> look(const SampleInput& input);
   /// The row itself when nothing changes it, else adjusted_.
   std::span<const float> adjust(const SampleInput& input);
-  [[nodiscard]] double log2_weight(float logit) const;
+  /// fn(logit, id, weight) for each token of at least that weight, in order of ids.
+  template <class Fn>
+  void each_from(double least_weight, Fn fn) const;
 
   core::TokenId draw_by_id(double noise);
   /// These leave what stays in ids_ and weights_; keep_nucleus() what stays of its last part.
@@ -98,7 +100,7 @@ class Sampler {
   /// `most`: mass before a token at most.
   void cut(const core::SamplingParams& params, const Before& before, double most);
   /// Tokens with weights of at least 2^least and min_p, by parts of an octave.
-  void fill_parts(float min_p, double least, std::uint32_t shift);
+  void fill_parts(float min_p, int least);
   void decode_part(std::size_t part);
   core::TokenId draw_from_nucleus(double noise);
 

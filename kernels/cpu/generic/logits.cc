@@ -6,6 +6,8 @@ namespace {
 
 struct GenericLogits {
   TANDEM_LOGIT_VECTORS(16);
+
+  static Doubles widen(const float* from) { return Doubles{from[0], from[1]}; }
 };
 
 }  // namespace

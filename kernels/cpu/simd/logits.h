@@ -17,18 +17,17 @@ const LogitKernels& generic_logits();
 const LogitKernels& avx2_logits();
 const LogitKernels& avx512_logits();
 
-// A family's types (GCC 12 takes no vector_size that depends on a template's parameter).
-#define TANDEM_LOGIT_VECTORS(BYTES)                                   \
-  typedef float Floats __attribute__((vector_size(BYTES)));           \
-  typedef float HalfFloats __attribute__((vector_size((BYTES) / 2))); \
-  typedef std::int32_t Ints __attribute__((vector_size(BYTES)));      \
-  typedef double Doubles __attribute__((vector_size(BYTES)));         \
+// What a family's V has, besides widen(): doubles from as many floats. (GCC 12 takes no vector_size
+// that depends on a template's parameter).
+#define TANDEM_LOGIT_VECTORS(BYTES)                              \
+  typedef float Floats __attribute__((vector_size(BYTES)));      \
+  typedef std::int32_t Ints __attribute__((vector_size(BYTES))); \
+  typedef double Doubles __attribute__((vector_size(BYTES)));    \
   typedef std::int64_t Longs __attribute__((vector_size(BYTES)))
 
 template <class V>
 struct Logits {
   using Floats = typename V::Floats;
-  using HalfFloats = typename V::HalfFloats;
   using Ints = typename V::Ints;
   using Doubles = typename V::Doubles;
   using Longs = typename V::Longs;
@@ -122,14 +121,13 @@ struct Logits {
 
   /// Weights of kDoubles logits.
   static Doubles weigh(const float* values, double largest, double scale) {
-    const Doubles v = __builtin_convertvector(load<HalfFloats>(values), Doubles);
-    const Doubles t = (v - largest) * scale;
+    const Doubles t = (V::widen(values) - largest) * scale;
+    // What is too small (also -inf) makes no sense below, and counts as zero.
     const Longs counts = t >= kLeastWeight;
-    const Doubles near = t > kLeastWeight ? t : Doubles{} + kLeastWeight;
     // Rounds to an integer, which then stands in the lowest bits.
     constexpr double kShift = 0x1.8p52;
-    const Doubles shifted = near + kShift;
-    const Doubles p = power_of_fraction(near - (shifted - kShift));
+    const Doubles shifted = t + kShift;
+    const Doubles p = power_of_fraction(t - (shifted - kShift));
     const Longs bits = reinterpret_cast<Longs>(p) + (reinterpret_cast<Longs>(shifted) << 52);
     return reinterpret_cast<Doubles>(bits & counts);
   }
