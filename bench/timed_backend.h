@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace tandem::bench {
 
@@ -27,9 +28,29 @@ class TimedBackend final : public kernels::Backend {
   explicit TimedBackend(const kernels::Backend& inner) : inner_(inner) {}
 
   /// By op; linear layers by their size.
-  [[nodiscard]] const std::map<std::string, OpCost>& costs() const { return costs_; }
+  [[nodiscard]] std::map<std::string, OpCost> costs() const {
+    std::map<std::string, OpCost> out;
+    for (const Row& row : rows_) {
+      const std::string size =
+          row.op.n == 0 ? "" : " " + std::to_string(row.op.n) + "x" + std::to_string(row.op.k);
+      if (row.cost.calls > 0) out[std::string(row.op.name) + size] = row.cost;
+    }
+    return out;
+  }
 
-  void reset() { costs_.clear(); }
+  void reset() {
+    for (Row& row : rows_)
+      row.cost = {};
+  }
+
+  /// What a cost is noted under. `name` is of a literal.
+  struct Op {
+    std::string_view name = {};
+    std::size_t n = 0;  ///< of a linear layer
+    std::size_t k = 0;
+
+    bool operator==(const Op&) const = default;
+  };
 
   [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
 
@@ -52,14 +73,14 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed(linear_name(*args.weight), [&] {
+    count_linear(*args.weight, args.tokens, timed(linear_op("linear", *args.weight), [&] {
       inner_.linear(args, pool);
     }));
   }
 
   void gated_linear(const kernels::GatedLinearArgs& args,
                     kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed("gated " + linear_name(*args.weight), [&] {
+    count_linear(*args.weight, args.tokens, timed(linear_op("gated linear", *args.weight), [&] {
       inner_.gated_linear(args, pool);
     }));
   }
@@ -126,20 +147,27 @@ class TimedBackend final : public kernels::Backend {
     return inner_.log_softmax_stats(logits);
   }
 
-  /// Adds what fn() takes to the costs of `name`.
+  /// Adds what fn() takes to the costs of `op`. Without strings or allocation: what this takes
+  /// itself stands in no op.
   template <class Fn>
-  OpCost& timed(const std::string& name, Fn fn) const {
+  OpCost& timed(Op op, Fn fn) const {
     const double start = now_s();
     fn();
-    OpCost& cost = costs_[name];
-    cost.seconds += now_s() - start;
+    const double seconds = now_s() - start;
+    OpCost& cost = cost_of(op);
+    cost.seconds += seconds;
     ++cost.calls;
     return cost;
   }
 
+  template <class Fn>
+  OpCost& timed(const char* name, Fn fn) const {
+    return timed(Op{.name = name}, fn);
+  }
+
  private:
-  static std::string linear_name(const kernels::PackedWeight& weight) {
-    return "linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k());
+  static Op linear_op(const char* name, const kernels::PackedWeight& weight) {
+    return {.name = name, .n = weight.n(), .k = weight.k()};
   }
 
   void count_linear(const kernels::PackedWeight& weight, std::size_t tokens, OpCost& cost) const {
@@ -159,8 +187,20 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
+  struct Row {
+    Op op;
+    OpCost cost = {};
+  };
+
+  OpCost& cost_of(const Op& op) const {
+    for (Row& row : rows_) {
+      if (row.op == op) return row.cost;
+    }
+    return rows_.emplace_back(Row{.op = op}).cost;
+  }
+
   const kernels::Backend& inner_;
-  mutable std::map<std::string, OpCost> costs_;
+  mutable std::vector<Row> rows_;  ///< of few ops
 };
 
 }  // namespace tandem::bench
