@@ -41,6 +41,7 @@ class TimedBackend final : public kernels::Backend {
   void reset() {
     for (Row& row : rows_)
       row.cost = {};
+    own_seconds_ = 0;
   }
 
   /// What a cost is noted under. `name` is of a literal.
@@ -69,44 +70,100 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
-    timed("embedding", [&] { inner_.embedding(args, pool); });
+    timed(
+        {.name = "embedding"}, [&] { inner_.embedding(args, pool); }, uncounted);
   }
 
   void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed(linear_op("linear", *args.weight), [&] {
-      inner_.linear(args, pool);
-    }));
+    timed(
+        linear_op("linear", *args.weight),
+        [&] { inner_.linear(args, pool); },
+        [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   void gated_linear(const kernels::GatedLinearArgs& args,
                     kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed(linear_op("gated linear", *args.weight), [&] {
-      inner_.gated_linear(args, pool);
-    }));
+    timed(
+        linear_op("gated linear", *args.weight),
+        [&] { inner_.gated_linear(args, pool); },
+        [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
-    timed("norm", [&] { inner_.rms_norm(args, pool); });
+    timed(
+        {.name = "norm"}, [&] { inner_.rms_norm(args, pool); }, uncounted);
   }
 
   void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
-    timed("norm", [&] { inner_.head_norm(args, pool); });
+    timed(
+        {.name = "norm"}, [&] { inner_.head_norm(args, pool); }, uncounted);
   }
 
   void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
-    timed("rope", [&] { inner_.rope(args, pool); });
+    timed(
+        {.name = "rope"}, [&] { inner_.rope(args, pool); }, uncounted);
   }
 
   void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
-    timed("silu_mul", [&] { inner_.silu_mul(args, pool); });
+    timed(
+        {.name = "silu_mul"}, [&] { inner_.silu_mul(args, pool); }, uncounted);
   }
 
   void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
-    timed("route", [&] { inner_.route(args, pool); });
+    timed(
+        {.name = "route"}, [&] { inner_.route(args, pool); }, uncounted);
   }
 
   void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
-    OpCost& cost = timed("expert_mlp", [&] { inner_.expert_mlp(args, pool); });
+    timed(
+        {.name = "expert_mlp"},
+        [&] { inner_.expert_mlp(args, pool); },
+        [&](OpCost& cost) { count_experts(args, cost); });
+  }
+
+  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "write_kv"}, [&] { inner_.write_kv(args, pool); }, uncounted);
+  }
+
+  void prepare_heads(const kernels::PrepareHeadsArgs& args,
+                     kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "prepare_heads"}, [&] { inner_.prepare_heads(args, pool); }, uncounted);
+  }
+
+  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "attention"},
+        [&] { inner_.attention(args, pool); },
+        [&](OpCost& cost) { count_attention(args, cost); });
+  }
+
+  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
+      std::span<const float> logits) const override {
+    return inner_.log_softmax_stats(logits);
+  }
+
+  /// Adds what fn() takes to the costs of `op`, and what count(OpCost&) says.
+  template <class Fn, class Count>
+  void timed(Op op, Fn fn, Count count) const {
+    const double start = now_s();
+    fn();
+    const double end = now_s();
+    OpCost& cost = cost_of(op);
+    cost.seconds += end - start;
+    ++cost.calls;
+    count(cost);
+    own_seconds_ += now_s() - end;
+  }
+
+  /// Time that all this noting took since reset(): nobody else's.
+  [[nodiscard]] double own_seconds() const { return own_seconds_; }
+
+ private:
+  static void uncounted(OpCost& /*cost*/) {}
+
+  void count_experts(const kernels::ExpertMlpArgs& args, OpCost& cost) const {
     const std::size_t rows = args.tokens * args.top_k;
     // Only the experts that some token has are read.
     const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
@@ -119,17 +176,7 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
-  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
-    timed("write_kv", [&] { inner_.write_kv(args, pool); });
-  }
-
-  void prepare_heads(const kernels::PrepareHeadsArgs& args,
-                     kernels::ThreadPool& pool) const override {
-    timed("prepare_heads", [&] { inner_.prepare_heads(args, pool); });
-  }
-
-  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
-    OpCost& cost = timed("attention", [&] { inner_.attention(args, pool); });
+  void count_attention(const kernels::AttentionArgs& args, OpCost& cost) const {
     const kernels::RaggedTokens& batch = args.batch;
     const double row = static_cast<double>(args.kv.head_dim);
     for (std::size_t t = 0; t < batch.tokens; ++t) {
@@ -142,30 +189,6 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
-  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
-      std::span<const float> logits) const override {
-    return inner_.log_softmax_stats(logits);
-  }
-
-  /// Adds what fn() takes to the costs of `op`. Without strings or allocation: what this takes
-  /// itself stands in no op.
-  template <class Fn>
-  OpCost& timed(Op op, Fn fn) const {
-    const double start = now_s();
-    fn();
-    const double seconds = now_s() - start;
-    OpCost& cost = cost_of(op);
-    cost.seconds += seconds;
-    ++cost.calls;
-    return cost;
-  }
-
-  template <class Fn>
-  OpCost& timed(const char* name, Fn fn) const {
-    return timed(Op{.name = name}, fn);
-  }
-
- private:
   static Op linear_op(const char* name, const kernels::PackedWeight& weight) {
     return {.name = name, .n = weight.n(), .k = weight.k()};
   }
@@ -201,6 +224,7 @@ class TimedBackend final : public kernels::Backend {
 
   const kernels::Backend& inner_;
   mutable std::vector<Row> rows_;  ///< of few ops
+  mutable double own_seconds_ = 0;
 };
 
 }  // namespace tandem::bench
