@@ -50,10 +50,11 @@ struct Candidates {
 /// (kernels::LogitKernels). Masses are sums of partial sums: of blocks of ids where the order is
 /// that of ids, else of 1/64 octaves of weight, each in order of ids.
 ///
-/// temperature 0 takes the largest logit, the lowest id among equals. No draw sorts more of the
-/// vocabulary than top_k tokens or one of those octaves' parts. Keeps scratch memory between calls:
-/// a few KiB, what a kind of parameters needs more from its first draw on (12 bytes a token for
-/// top-p or a large top-k, 4 for penalties, masks and bias). One thread.
+/// temperature 0 takes the largest logit, the lowest id among equals. A draw sorts top_k tokens, or
+/// those whose weights lie in one such part of an octave, never the vocabulary. Keeps scratch
+/// memory between calls: a few KiB; what a kind of parameters needs more, from its first draw on
+/// (up to 26 bytes a token for top-p or a large top-k, 12 for min-p, 4 for penalties, masks and
+/// bias). One thread.
 class Sampler {
  public:
   explicit Sampler(std::int32_t vocab_size);
