@@ -41,7 +41,7 @@ struct LoadOptions {
   Quantization quantization = Quantization::kNone;
   std::string override_json;                  ///< --json-model-override-args; empty: none.
   const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
-  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by load(), forward() and whoever asks pool().
+  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; for load(), forward(), pool().
   PassLimits limits;
   weights::ReadMode read_mode = weights::ReadMode::kMmap;
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
