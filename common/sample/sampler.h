@@ -53,7 +53,7 @@ struct Candidates {
 /// temperature 0 takes the largest logit, the lowest id among equals. A draw sorts top_k tokens, or
 /// those whose weights lie in one such part of an octave, never the vocabulary. Keeps scratch
 /// memory between calls: a few KiB; what a kind of parameters needs more, from its first draw on
-/// (up to 26 bytes a token for top-p or a large top-k, 12 for min-p, 4 for penalties, masks and
+/// (up to 34 bytes a token for top-p or a large top-k, 12 for min-p, 4 for penalties, masks and
 /// bias). One thread.
 class Sampler {
  public:
