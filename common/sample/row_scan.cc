@@ -78,7 +78,7 @@ void RowScan::best(std::size_t count, std::vector<RankKey>* keys) {
     least = logit_of(*at);
     keys->clear();
   }
-  each_block_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
+  each_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
     for (std::size_t i = 0; i < logits.size(); ++i)
       keys->push_back(rank_key(logits[i], ids[i]));
   });

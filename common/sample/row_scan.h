@@ -49,14 +49,18 @@ class RowScan {
 
   [[nodiscard]] std::span<const float> block(std::size_t index) const;
 
-  /// fn(logits, ids) for the tokens of each block whose logit is at least `least`, in order of ids.
+  /// Tokens that each_from() hands over at a time, at most.
+  static constexpr std::size_t kHandful = 2 * kernels::kLogitBlock;
+
+  /// fn(logits, ids) for the tokens whose logit is at least `least`, by the handful, in order of
+  /// ids.
   template <class Fn>
-  void each_block_from(float least, Fn fn) const {
-    float logits[kernels::kLogitBlock];
-    core::TokenId ids[kernels::kLogitBlock];
+  void each_from(float least, Fn fn) const {
+    float logits[kHandful];
+    core::TokenId ids[kHandful];
+    std::size_t count = 0;
     for (std::size_t b = 0; b < maxima_.size(); ++b) {
       if (!(maxima_[b] >= least)) continue;
-      std::size_t count = 0;
       auto id = static_cast<core::TokenId>(b * kernels::kLogitBlock);
       for (const float logit : block(b)) {
         // No branch, which would be guessed wrong as often as right where half of them count.
@@ -64,8 +68,11 @@ class RowScan {
         ids[count] = id++;
         count += logit >= least ? 1 : 0;
       }
+      if (count <= kHandful - kernels::kLogitBlock) continue;
       fn(std::span<const float>(logits, count), ids);
+      count = 0;
     }
+    if (count > 0) fn(std::span<const float>(logits, count), ids);
   }
 
   /// weights[i] = weight of values[i], relative to the row's largest logit.

@@ -147,8 +147,8 @@ void Sampler::each_from(double least_weight, Fn fn) const {
   const double top = static_cast<double>(scan_.largest());
   const double below = -std::log2(least_weight) / scale_;
   const auto least = static_cast<float>(top - below - 1e-6 * (std::abs(top) + below));
-  scan_.each_block_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
-    double weights[kernels::kLogitBlock];
+  scan_.each_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
+    double weights[RowScan::kHandful];
     scan_.weigh(logits, scale_, weights);
     for (std::size_t i = 0; i < logits.size(); ++i) {
       if (weights[i] >= least_weight) fn(logits[i], ids[i], weights[i]);

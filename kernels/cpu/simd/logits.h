@@ -184,8 +184,10 @@ struct Logits {
       __builtin_memcpy(out + i, &w, sizeof(w));
     }
     if (i == count) return;
-    const Padded last(values + i, count - i);
-    const Doubles w = weigh(last.lane, largest, scale);
+    float last[kDoubles] = {};
+    for (std::size_t j = 0; i + j < count; ++j)
+      last[j] = values[i + j];
+    const Doubles w = weigh(last, largest, scale);
     for (std::size_t j = 0; i + j < count; ++j)
       out[i + j] = w[j];
   }
