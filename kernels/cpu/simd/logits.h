@@ -19,11 +19,12 @@ const LogitKernels& avx512_logits();
 
 // What a family's V has, besides widen(): doubles from as many floats. (GCC 12 takes no vector_size
 // that depends on a template's parameter).
-#define TANDEM_LOGIT_VECTORS(BYTES)                              \
-  typedef float Floats __attribute__((vector_size(BYTES)));      \
-  typedef std::int32_t Ints __attribute__((vector_size(BYTES))); \
-  typedef double Doubles __attribute__((vector_size(BYTES)));    \
-  typedef std::int64_t Longs __attribute__((vector_size(BYTES)))
+#define TANDEM_LOGIT_VECTORS(BYTES)                               \
+  typedef float Floats __attribute__((vector_size(BYTES)));       \
+  typedef std::int32_t Ints __attribute__((vector_size(BYTES)));  \
+  typedef double Doubles __attribute__((vector_size(BYTES)));     \
+  typedef std::int64_t Longs __attribute__((vector_size(BYTES))); \
+  typedef std::uint64_t Words __attribute__((vector_size(BYTES)))
 
 template <class V>
 struct Logits {
@@ -31,6 +32,7 @@ struct Logits {
   using Ints = typename V::Ints;
   using Doubles = typename V::Doubles;
   using Longs = typename V::Longs;
+  using Words = typename V::Words;
   static constexpr int kFloats = sizeof(Floats) / sizeof(float);
   static constexpr int kDoubles = kFloats / 2;
   static constexpr int kSums = 16 / kDoubles;
@@ -128,8 +130,8 @@ struct Logits {
     constexpr double kShift = 0x1.8p52;
     const Doubles shifted = t + kShift;
     const Doubles p = power_of_fraction(t - (shifted - kShift));
-    const Longs bits = reinterpret_cast<Longs>(p) + (reinterpret_cast<Longs>(shifted) << 52);
-    return reinterpret_cast<Doubles>(bits & counts);
+    const Words bits = reinterpret_cast<Words>(p) + (reinterpret_cast<Words>(shifted) << 52);
+    return reinterpret_cast<Doubles>(bits & reinterpret_cast<Words>(counts));
   }
 
   static double block_sum(const float* values, double largest, double scale) {
