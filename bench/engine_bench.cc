@@ -2,7 +2,7 @@
 // row per load with tokens per second and the share of the bound, then what each op took of the
 // fastest step and its share of its own bound (the longer of reading and multiplying). "target" is
 // the bound; "median" is the tokens per second of the middle step, for comparing with programs that
-// report means or medians.
+// report means or medians. "sample" is from logits to tokens; outside_ops_ms what no op took.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--row ROW]... [--budget SECONDS]
 //                [--share-pages]
@@ -141,6 +141,37 @@ struct Step {
   std::map<std::string, OpCost> costs;
 };
 
+/// Notes how long the rows of logits took that became tokens. They must be read at least.
+class TimedExecutor final : public engine::Executor {
+ public:
+  TimedExecutor(model::Model* model, std::int32_t page_size, TimedBackend* backend)
+      : inner_(model, page_size), backend_(backend) {}
+
+  [[nodiscard]] const engine::ExecutorInfo& info() const override { return inner_.info(); }
+
+  Status bind_kv(std::byte* base, std::int64_t page_count) override {
+    return inner_.bind_kv(base, page_count);
+  }
+
+  Result<std::span<const float>> forward(std::span<const engine::ForwardSlice> slices) override {
+    return inner_.forward(slices);
+  }
+
+  [[nodiscard]] std::size_t worker_count() const override { return inner_.worker_count(); }
+
+  void run_tasks(std::size_t count, Task task, void* context) override {
+    const double row_bytes = static_cast<double>(info().vocab_size) * sizeof(float);
+    backend_->timed(
+        {.name = "sample"},
+        [&] { inner_.run_tasks(count, task, context); },
+        [&](OpCost& cost) { cost.bytes += static_cast<double>(count) * row_bytes; });
+  }
+
+ private:
+  engine::ModelExecutor inner_;
+  TimedBackend* backend_;
+};
+
 class Bench {
  public:
   Bench(const Flags& flags, TimedBackend& backend, kernels::ThreadPool& pool, const Limits& limits)
@@ -190,7 +221,7 @@ class Bench {
 
   Status make_engine(std::int64_t tokens) {
     engine_.reset();
-    executor_ = std::make_unique<engine::ModelExecutor>(model_.get(), 16);
+    executor_ = std::make_unique<TimedExecutor>(model_.get(), 16, &backend_);
     engine::EngineOptions options;
     options.max_total_tokens = tokens;
     options.page_size = 16;
@@ -221,7 +252,7 @@ class Bench {
     backend_.reset();
     const double start = now_s();
     engine_->step(steady_clock().now());
-    const double seconds = now_s() - start;
+    const double seconds = now_s() - start - backend_.own_seconds();
     if (seconds < best.seconds) best = {seconds, backend_.costs()};
     return seconds;
   }
@@ -332,7 +363,7 @@ class Bench {
   Limits limits_;
   model::Quantization quantization_ = model::Quantization::kNone;
   std::unique_ptr<model::Model> model_;
-  std::unique_ptr<engine::ModelExecutor> executor_;
+  std::unique_ptr<TimedExecutor> executor_;
   std::unique_ptr<engine::Engine> engine_;
   std::uint64_t next_id_ = 0;
   std::int64_t events_ = 0;

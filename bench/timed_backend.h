@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace tandem::bench {
 
@@ -27,9 +28,30 @@ class TimedBackend final : public kernels::Backend {
   explicit TimedBackend(const kernels::Backend& inner) : inner_(inner) {}
 
   /// By op; linear layers by their size.
-  [[nodiscard]] const std::map<std::string, OpCost>& costs() const { return costs_; }
+  [[nodiscard]] std::map<std::string, OpCost> costs() const {
+    std::map<std::string, OpCost> out;
+    for (const Row& row : rows_) {
+      const std::string size =
+          row.op.n == 0 ? "" : " " + std::to_string(row.op.n) + "x" + std::to_string(row.op.k);
+      if (row.cost.calls > 0) out[std::string(row.op.name) + size] = row.cost;
+    }
+    return out;
+  }
 
-  void reset() { costs_.clear(); }
+  void reset() {
+    for (Row& row : rows_)
+      row.cost = {};
+    own_seconds_ = 0;
+  }
+
+  /// What a cost is noted under. `name` is of a literal.
+  struct Op {
+    std::string_view name = {};
+    std::size_t n = 0;  ///< of a linear layer
+    std::size_t k = 0;
+
+    bool operator==(const Op&) const = default;
+  };
 
   [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
 
@@ -48,44 +70,100 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
-    timed("embedding", [&] { inner_.embedding(args, pool); });
+    timed(
+        {.name = "embedding"}, [&] { inner_.embedding(args, pool); }, uncounted);
   }
 
   void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed(linear_name(*args.weight), [&] {
-      inner_.linear(args, pool);
-    }));
+    timed(
+        linear_op("linear", *args.weight),
+        [&] { inner_.linear(args, pool); },
+        [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   void gated_linear(const kernels::GatedLinearArgs& args,
                     kernels::ThreadPool& pool) const override {
-    count_linear(*args.weight, args.tokens, timed("gated " + linear_name(*args.weight), [&] {
-      inner_.gated_linear(args, pool);
-    }));
+    timed(
+        linear_op("gated linear", *args.weight),
+        [&] { inner_.gated_linear(args, pool); },
+        [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
-    timed("norm", [&] { inner_.rms_norm(args, pool); });
+    timed(
+        {.name = "norm"}, [&] { inner_.rms_norm(args, pool); }, uncounted);
   }
 
   void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
-    timed("norm", [&] { inner_.head_norm(args, pool); });
+    timed(
+        {.name = "norm"}, [&] { inner_.head_norm(args, pool); }, uncounted);
   }
 
   void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
-    timed("rope", [&] { inner_.rope(args, pool); });
+    timed(
+        {.name = "rope"}, [&] { inner_.rope(args, pool); }, uncounted);
   }
 
   void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
-    timed("silu_mul", [&] { inner_.silu_mul(args, pool); });
+    timed(
+        {.name = "silu_mul"}, [&] { inner_.silu_mul(args, pool); }, uncounted);
   }
 
   void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
-    timed("route", [&] { inner_.route(args, pool); });
+    timed(
+        {.name = "route"}, [&] { inner_.route(args, pool); }, uncounted);
   }
 
   void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
-    OpCost& cost = timed("expert_mlp", [&] { inner_.expert_mlp(args, pool); });
+    timed(
+        {.name = "expert_mlp"},
+        [&] { inner_.expert_mlp(args, pool); },
+        [&](OpCost& cost) { count_experts(args, cost); });
+  }
+
+  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "write_kv"}, [&] { inner_.write_kv(args, pool); }, uncounted);
+  }
+
+  void prepare_heads(const kernels::PrepareHeadsArgs& args,
+                     kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "prepare_heads"}, [&] { inner_.prepare_heads(args, pool); }, uncounted);
+  }
+
+  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
+    timed(
+        {.name = "attention"},
+        [&] { inner_.attention(args, pool); },
+        [&](OpCost& cost) { count_attention(args, cost); });
+  }
+
+  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
+      std::span<const float> logits) const override {
+    return inner_.log_softmax_stats(logits);
+  }
+
+  /// Adds what fn() takes to the costs of `op`, and what count(OpCost&) says.
+  template <class Fn, class Count>
+  void timed(Op op, Fn fn, Count count) const {
+    const double start = now_s();
+    fn();
+    const double end = now_s();
+    OpCost& cost = cost_of(op);
+    cost.seconds += end - start;
+    ++cost.calls;
+    count(cost);
+    own_seconds_ += now_s() - end;
+  }
+
+  /// Time that all this noting took since reset(): nobody else's.
+  [[nodiscard]] double own_seconds() const { return own_seconds_; }
+
+ private:
+  static void uncounted(OpCost& /*cost*/) {}
+
+  void count_experts(const kernels::ExpertMlpArgs& args, OpCost& cost) const {
     const std::size_t rows = args.tokens * args.top_k;
     // Only the experts that some token has are read.
     const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
@@ -98,17 +176,7 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
-  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
-    timed("write_kv", [&] { inner_.write_kv(args, pool); });
-  }
-
-  void prepare_heads(const kernels::PrepareHeadsArgs& args,
-                     kernels::ThreadPool& pool) const override {
-    timed("prepare_heads", [&] { inner_.prepare_heads(args, pool); });
-  }
-
-  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
-    OpCost& cost = timed("attention", [&] { inner_.attention(args, pool); });
+  void count_attention(const kernels::AttentionArgs& args, OpCost& cost) const {
     const kernels::RaggedTokens& batch = args.batch;
     const double row = static_cast<double>(args.kv.head_dim);
     for (std::size_t t = 0; t < batch.tokens; ++t) {
@@ -121,14 +189,8 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
-  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
-      std::span<const float> logits) const override {
-    return inner_.log_softmax_stats(logits);
-  }
-
- private:
-  static std::string linear_name(const kernels::PackedWeight& weight) {
-    return "linear " + std::to_string(weight.n()) + "x" + std::to_string(weight.k());
+  static Op linear_op(const char* name, const kernels::PackedWeight& weight) {
+    return {.name = name, .n = weight.n(), .k = weight.k()};
   }
 
   void count_linear(const kernels::PackedWeight& weight, std::size_t tokens, OpCost& cost) const {
@@ -148,18 +210,21 @@ class TimedBackend final : public kernels::Backend {
     }
   }
 
-  template <class Fn>
-  OpCost& timed(const std::string& name, Fn fn) const {
-    const double start = now_s();
-    fn();
-    OpCost& cost = costs_[name];
-    cost.seconds += now_s() - start;
-    ++cost.calls;
-    return cost;
+  struct Row {
+    Op op;
+    OpCost cost = {};
+  };
+
+  OpCost& cost_of(const Op& op) const {
+    for (Row& row : rows_) {
+      if (row.op == op) return row.cost;
+    }
+    return rows_.emplace_back(Row{.op = op}).cost;
   }
 
   const kernels::Backend& inner_;
-  mutable std::map<std::string, OpCost> costs_;
+  mutable std::vector<Row> rows_;  ///< of few ops
+  mutable double own_seconds_ = 0;
 };
 
 }  // namespace tandem::bench

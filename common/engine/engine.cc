@@ -78,7 +78,7 @@ Engine::Impl::Impl(const EngineOptions& options_in,
       executor(executor_in),
       arena(std::move(arena_in)),
       scheduler(scheduler_options),
-      sampler_(executor_in->info().vocab_size) {
+      reader_(executor_in) {
   options.context_length = scheduler_options.context_length;
   window_start_ = options.clock->now();
 }

@@ -4,7 +4,7 @@
 #include "common/engine/engine.h"
 #include "common/engine/generation.h"
 #include "common/engine/kv_arena.h"
-#include "common/sample/sampler.h"
+#include "common/engine/row_reader.h"
 #include "common/sched/scheduler.h"
 
 #include <memory>
@@ -65,14 +65,14 @@ class Engine::Impl {
   void run_item(const sched::WorkItem& item);
   /// Runs the pieces that were gathered; true when the last one's request is still here.
   bool flush_pieces();
-  void complete(const Piece& piece, std::span<const float> rows);
-  /// Prompt logprobs of the rows; then, at the end of the tokens, the next token, if one is wanted.
-  Status read_rows(const Piece& piece,
-                   std::span<const float> rows,
+  /// What is wanted of the rows of all pieces goes to rows_, as many as `logits` holds.
+  void want_rows(std::span<const float> logits);
+  void complete(const Piece& piece, std::span<LogitRow> rows);
+  /// Takes what came of a piece's rows: prompt logprobs, then, at the end of the tokens, the next
+  /// token.
+  Status take_rows(Generation& generation,
+                   std::span<LogitRow> rows,
                    std::optional<core::TokenId>* sampled);
-  Status sample_token(Generation& generation,
-                      std::span<const float> row,
-                      std::optional<core::TokenId>* sampled);
   void tell_pages(Generation& generation);
   void end_prefill(Generation& generation, std::optional<core::TokenId> sampled);
   void continue_output(Generation& generation, std::optional<core::TokenId> sampled);
@@ -93,13 +93,14 @@ class Engine::Impl {
   }
 
   std::unordered_map<core::RequestId, std::unique_ptr<Generation>> generations_;
-  sample::Sampler sampler_;
+  RowReader reader_;
   std::int64_t deadline_count_ = 0;
   /// Requests that end without any computation.
   std::vector<core::RequestId> ended_before_;
 
   std::vector<Piece> pieces_;
   std::vector<ForwardSlice> slices_;
+  std::vector<LogitRow> rows_;
   std::int32_t piece_tokens_ = 0;
   std::int32_t piece_rows_ = 0;
   std::vector<core::RequestId> scratch_ids_;

@@ -2,7 +2,6 @@
 #include "common/base/check.h"
 #include "common/engine/engine_impl.h"
 #include "common/obs/log.h"
-#include "common/sample/logprobs.h"
 
 #include <algorithm>
 #include <string>
@@ -140,11 +139,13 @@ bool Engine::Impl::flush_pieces() {
   }
   const auto logits = executor->forward(slices_);
   if (logits.ok()) {
-    std::span<const float> rows = *logits;
+    want_rows(*logits);
+    reader_.read(rows_);
+    std::span<LogitRow> rows = rows_;
     for (const Piece& piece : pieces_) {
-      const std::size_t size = static_cast<std::size_t>(piece.logit_count) * vocab();
-      complete(piece, rows.first(size));
-      rows = rows.subspan(size);
+      const auto count = static_cast<std::size_t>(piece.logit_count);
+      complete(piece, rows.first(count));
+      rows = rows.subspan(count);
     }
   } else {
     for (const Piece& piece : pieces_)
@@ -157,11 +158,33 @@ bool Engine::Impl::flush_pieces() {
   return rest != nullptr && !rest->reported;
 }
 
-void Engine::Impl::complete(const Piece& piece, std::span<const float> rows) {
+void Engine::Impl::want_rows(std::span<const float> logits) {
+  rows_.clear();
+  for (const Piece& piece : pieces_) {
+    const Generation& generation = *piece.generation;
+    const sched::Sequence& sequence = *generation.sequence;
+    std::int32_t next_prompt_row = generation.next_prompt_row;
+    for (std::int32_t position = piece.end() - piece.logit_count; position < piece.end();
+         ++position, logits = logits.subspan(vocab())) {
+      LogitRow& row = rows_.emplace_back();
+      row.generation = &generation;
+      row.logits = logits.first(vocab());
+      if (generation.wants_prompt_row(position, next_prompt_row)) {
+        row.prompt_token = sequence.tokens[static_cast<std::size_t>(position) + 1];
+        next_prompt_row = generation.prompt_row_after(position);
+      }
+      if (position + 1 == sequence.token_count() && !generation.ended_before) {
+        row.output_index = sequence.output_count();
+      }
+    }
+  }
+}
+
+void Engine::Impl::complete(const Piece& piece, std::span<LogitRow> rows) {
   Generation& generation = *piece.generation;
   sched::Sequence& sequence = *generation.sequence;
   std::optional<core::TokenId> sampled;
-  if (const Status status = read_rows(piece, rows, &sampled); !status.ok()) {
+  if (const Status status = take_rows(generation, rows, &sampled); !status.ok()) {
     // Whatever spoilt the logits may be in the KV: it must not reach others by the prefix tree.
     generation.discard = true;
     fail(generation, status);
@@ -178,47 +201,24 @@ void Engine::Impl::complete(const Piece& piece, std::span<const float> rows) {
   }
 }
 
-Status Engine::Impl::read_rows(const Piece& piece,
-                               std::span<const float> rows,
+Status Engine::Impl::take_rows(Generation& generation,
+                               std::span<LogitRow> rows,
                                std::optional<core::TokenId>* sampled) {
-  Generation& generation = *piece.generation;
-  const sched::Sequence& sequence = *generation.sequence;
-  for (std::int32_t position = piece.end() - piece.logit_count; position < piece.end();
-       ++position, rows = rows.subspan(vocab())) {
-    if (generation.wants_prompt_row(position)) {
-      TANDEM_TRY(auto logprob,
-                 sample::token_logprob(rows.first(vocab()),
-                                       sequence.tokens[static_cast<std::size_t>(position) + 1],
-                                       generation.request.top_logprobs_num));
-      generation.prompt_logprobs.push_back(std::move(logprob));
-      const bool done = position + 1 >= generation.prompt_count - 1;
-      generation.next_prompt_row = done ? kNoMatchLimit : position + 1;
+  for (LogitRow& row : rows) {
+    if (!row.status.ok()) return std::move(row.status);
+    if (row.prompt_token) {
+      generation.prompt_logprobs.push_back(std::move(row.prompt_logprob));
+      generation.next_prompt_row = generation.prompt_row_after(generation.next_prompt_row);
     }
-    if (position + 1 == sequence.token_count() && !generation.ended_before) {
-      TANDEM_TRY(sample_token(generation, rows.first(vocab()), sampled));
+    if (!row.output_index) continue;
+    if (generation.request.return_logprob) {
+      generation.pending.logprobs.push_back(std::move(row.logprob));
     }
+    generation.pending.tokens.push_back(row.token);
+    if (generation.keeps_counts) ++generation.counts[row.token];
+    ++window_tokens_;
+    *sampled = row.token;
   }
-  return {};
-}
-
-Status Engine::Impl::sample_token(Generation& generation,
-                                  std::span<const float> row,
-                                  std::optional<core::TokenId>* sampled) {
-  TANDEM_TRY(const core::TokenId token,
-             sampler_.sample({.logits = row,
-                              .params = &generation.request.sampling,
-                              .counts = &generation.counts,
-                              .end_ids = generation.end_ids,
-                              .output_index = generation.sequence->output_count()}));
-  if (generation.request.return_logprob) {
-    TANDEM_TRY(auto logprob,
-               sample::token_logprob(row, token, generation.request.top_logprobs_num));
-    generation.pending.logprobs.push_back(std::move(logprob));
-  }
-  generation.pending.tokens.push_back(token);
-  if (generation.keeps_counts) ++generation.counts[token];
-  ++window_tokens_;
-  *sampled = token;
   return {};
 }
 

@@ -190,6 +190,48 @@ TEST_F(EngineTest, PromptLogprobsDoNotDependOnCacheOrRowLimit) {
   }
 }
 
+TEST_F(EngineTest, RowsReadSideBySideGiveWhatOneAfterTheOtherGives) {
+  const auto serve = [this](std::size_t workers) {
+    make({.max_total_tokens = 4096}, {.vocab_size = 300, .poison = 60, .workers = workers});
+    std::vector<Log> logs(24);
+    for (std::size_t i = 0; i < logs.size(); ++i) {
+      const auto token = static_cast<TokenId>(i);
+      core::Request r = request(i + 1, {5, i % 6 == 5 ? 60 : 7, token}, 12);
+      r.sampling.temperature = i % 4 == 0 ? 0.0F : 1.0F;
+      if (i % 4 == 2) r.sampling.top_p = 0.8F;
+      if (i % 4 == 3) r.sampling.repetition_penalty = 1.5F;
+      if (i % 3 == 1) {
+        r.return_logprob = true;
+        r.logprob_start_len = 0;
+        r.top_logprobs_num = 2;
+      }
+      EXPECT_TRUE(engine_->submit(std::move(r), logs[i].sink()).ok());
+    }
+    run();
+    expect_all_free();
+    return logs;
+  };
+  const std::vector<Log> want = serve(1);
+  for (const std::size_t workers : {2U, 5U}) {
+    const std::vector<Log> got = serve(workers);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE("request " + std::to_string(i) + " workers " + std::to_string(workers));
+      EXPECT_EQ(got[i].tokens, want[i].tokens);
+      EXPECT_EQ(got[i].tokens.empty(), i % 6 == 5);
+      EXPECT_EQ(got[i].finish().status.message(), want[i].finish().status.message());
+      ASSERT_EQ(got[i].events.size(), want[i].events.size());
+      for (std::size_t e = 0; e < got[i].events.size(); ++e) {
+        const auto& have = got[i].events[e].logprobs;
+        ASSERT_EQ(have.size(), want[i].events[e].logprobs.size());
+        for (std::size_t t = 0; t < have.size(); ++t) {
+          EXPECT_EQ(have[t].logprob, want[i].events[e].logprobs[t].logprob);
+          EXPECT_EQ(have[t].top, want[i].events[e].logprobs[t].top);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(EngineTest, NoTokensButPromptLogprobs) {
   make({});
   core::Request r = request(1, {9, 8, 7}, 0);

@@ -54,6 +54,19 @@ class Executor {
   /// wanted logits, [sum of logit_count, vocab_size], rows in the order of the slices; they stay
   /// valid until the next call. Bits of a row depend on its sequence only, never on the batch.
   virtual Result<std::span<const float>> forward(std::span<const ForwardSlice> slices) = 0;
+
+  /// What follows a forward call for each row: its results, written to places of the task's own.
+  using Task = void (*)(void* context, std::size_t task, std::size_t worker);
+
+  /// Workers that run_tasks() may name; constant.
+  [[nodiscard]] virtual std::size_t worker_count() const { return 1; }
+
+  /// Calls task(context, i, worker) once for each i below `count`, and returns when all are done.
+  /// Calls of one worker come one after the other, those of several beside each other.
+  virtual void run_tasks(std::size_t count, Task task, void* context) {
+    for (std::size_t i = 0; i < count; ++i)
+      task(context, i, 0);
+  }
 };
 
 }  // namespace tandem::engine

@@ -4,9 +4,11 @@
 
 #include "common/engine/executor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tandem::engine {
@@ -25,6 +27,8 @@ class FakeExecutor final : public Executor {
     core::TokenId poison = -1;
     /// All logits are equal.
     bool flat = false;
+    /// Threads of run_tasks().
+    std::size_t workers = 1;
   };
 
   explicit FakeExecutor(const Options& options)
@@ -43,6 +47,22 @@ class FakeExecutor final : public Executor {
     base_ = base;
     page_count_ = page_count;
     return {};
+  }
+
+  [[nodiscard]] std::size_t worker_count() const override { return options_.workers; }
+
+  /// Every worker gets its share, whoever is faster, so that ThreadSanitizer sees what they touch.
+  void run_tasks(std::size_t count, Task task, void* context) override {
+    const auto work = [=, this](std::size_t worker) {
+      for (std::size_t i = worker; i < count; i += options_.workers)
+        task(context, i, worker);
+    };
+    std::vector<std::thread> others;
+    for (std::size_t worker = 1; worker < std::min(options_.workers, count); ++worker)
+      others.emplace_back(work, worker);
+    work(0);
+    for (std::thread& other : others)
+      other.join();
   }
 
   /// The next forward() fails with this.

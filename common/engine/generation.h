@@ -37,9 +37,15 @@ class Generation {
   [[nodiscard]] std::optional<core::FinishReason> finish_after(core::TokenId token,
                                                                std::int32_t output_count) const;
 
-  /// Whether prompt position `row` predicts a token whose logprob is wanted and missing.
-  [[nodiscard]] bool wants_prompt_row(std::int32_t row) const {
-    return row == next_prompt_row && row < prompt_count - 1;
+  /// Whether prompt position `row` predicts a token whose logprob is wanted and missing, when
+  /// `next` is the next such row.
+  [[nodiscard]] bool wants_prompt_row(std::int32_t row, std::int32_t next) const {
+    return row == next && row < prompt_count - 1;
+  }
+
+  /// The next such row, once `row` is there.
+  [[nodiscard]] std::int32_t prompt_row_after(std::int32_t row) const {
+    return row + 1 >= prompt_count - 1 ? kNoMatchLimit : row + 1;
   }
 
   /// Logit rows wanted of tokens [first, end) of the sequence: a count from the end.

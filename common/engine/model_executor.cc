@@ -68,4 +68,13 @@ Result<std::span<const float>> ModelExecutor::forward(std::span<const ForwardSli
   return std::span<const float>(output.logits, rows_.size() * output.vocab_size);
 }
 
+std::size_t ModelExecutor::worker_count() const {
+  return model_->pool().thread_count();
+}
+
+void ModelExecutor::run_tasks(std::size_t count, Task task, void* context) {
+  model_->pool().parallel_for(
+      count, [&](std::size_t index, std::size_t worker) { task(context, index, worker); });
+}
+
 }  // namespace tandem::engine

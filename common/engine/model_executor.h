@@ -19,6 +19,10 @@ class ModelExecutor final : public Executor {
   Status bind_kv(std::byte* base, std::int64_t page_count) override;
   Result<std::span<const float>> forward(std::span<const ForwardSlice> slices) override;
 
+  /// On the model's compute pool, which is idle between forward calls.
+  [[nodiscard]] std::size_t worker_count() const override;
+  void run_tasks(std::size_t count, Task task, void* context) override;
+
  private:
   model::Model* model_;
   ExecutorInfo info_;

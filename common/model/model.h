@@ -41,7 +41,7 @@ struct LoadOptions {
   Quantization quantization = Quantization::kNone;
   std::string override_json;                  ///< --json-model-override-args; empty: none.
   const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
-  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; used by load() and forward() alone.
+  kernels::ThreadPool* pool = nullptr;        ///< Borrowed; for load(), forward(), pool().
   PassLimits limits;
   weights::ReadMode read_mode = weights::ReadMode::kMmap;
   bool dummy_weights = false;  ///< --load-format dummy: only config.json is read.
@@ -77,6 +77,9 @@ class Model {
   [[nodiscard]] std::int64_t context_length() const { return context_length_; }
 
   [[nodiscard]] const PassLimits& limits() const { return limits_; }
+
+  /// LoadOptions::pool: for the thread that calls forward(), between its calls.
+  [[nodiscard]] kernels::ThreadPool& pool() const { return *pool_; }
 
   [[nodiscard]] KvLayout kv_layout(std::int64_t page_size) const {
     return make_kv_layout(config_, dtype_, page_size);

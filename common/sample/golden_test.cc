@@ -101,8 +101,7 @@ std::vector<double> probabilities(const Case& c, const std::vector<float>& logit
   for (const double weight : got->weights)
     sum += weight;
   for (std::size_t i = 0; i < got->weights.size(); ++i) {
-    const auto id = got->ids.empty() ? i : static_cast<std::size_t>(got->ids[i]);
-    out[id] = got->weights[i] / sum;
+    out[static_cast<std::size_t>(got->ids[i])] = got->weights[i] / sum;
   }
   return out;
 }

@@ -2,56 +2,52 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
 
 namespace tandem::sample {
+namespace {
 
-Result<core::TokenLogprob> token_logprob(std::span<const float> logits,
+/// Natural logarithm of a finite x >= 1, within 2^-51 of itself (relative to 1 below 3). Not the C
+/// library's: that rounds otherwise on processors with FMA.
+double log_of(double x) {
+  constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+  constexpr double kRootHalf = 0x1.6a09e667f3bcdp-1;
+  int exponent = 0;
+  double part = std::frexp(x, &exponent);
+  if (part < kRootHalf) {
+    part *= 2;
+    --exponent;
+  }
+  // log(part) = 2 atanh(s), |s| <= 0.172: terms fall by 34.
+  const double s = (part - 1) / (part + 1);
+  const double square = s * s;
+  double series = 0;
+  for (int odd = 23; odd >= 1; odd -= 2)
+    series = series * square + 1.0 / odd;
+  return exponent * kLn2 + 2 * s * series;
+}
+
+}  // namespace
+
+Result<core::TokenLogprob> token_logprob(RowScan& scan,
+                                         std::span<const float> logits,
                                          core::TokenId token,
                                          std::int32_t top_count) {
-  float largest = -std::numeric_limits<float>::infinity();
-  bool broken = false;
-  for (const float logit : logits) {
-    broken |= std::isnan(logit);
-    largest = std::max(largest, logit);
-  }
-  if (broken || !std::isfinite(largest)) {
+  if (!scan.scan(logits) || !std::isfinite(scan.largest())) {
     return internal_error("the model's logits hold NaN or infinity, or no finite value");
   }
-  double sum = 0;
-  for (const float logit : logits) {
-    sum += std::exp(static_cast<double>(logit) - static_cast<double>(largest));
-  }
-  const double log_sum = static_cast<double>(largest) + std::log(sum);
+  const double log_sum = static_cast<double>(scan.largest()) + log_of(scan.mass(kLog2E));
   const auto logprob = [&](float logit) {
     return static_cast<float>(static_cast<double>(logit) - log_sum);
   };
   core::TokenLogprob out;
   out.token = token;
   out.logprob = logprob(logits[static_cast<std::size_t>(token)]);
-  const auto count = std::min(static_cast<std::size_t>(std::max(top_count, 0)), logits.size());
-  if (count == 0) return out;
-
-  using Entry = std::pair<core::TokenId, float>;
-  const auto before = [](const Entry& a, const Entry& b) {
-    return a.second != b.second ? a.second > b.second : a.first < b.first;
-  };
-  out.top.reserve(count);
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const Entry entry{static_cast<core::TokenId>(i), logits[i]};
-    if (out.top.size() == count && !before(entry, out.top.front())) continue;
-    if (out.top.size() == count) {
-      std::pop_heap(out.top.begin(), out.top.end(), before);
-      out.top.pop_back();
-    }
-    out.top.push_back(entry);
-    std::push_heap(out.top.begin(), out.top.end(), before);
-  }
-  std::sort_heap(out.top.begin(), out.top.end(), before);
-  for (Entry& entry : out.top)
-    entry.second = logprob(entry.second);
+  if (top_count <= 0) return out;
+  std::vector<RankKey> best;
+  scan.best(static_cast<std::size_t>(top_count), &best);
+  out.top.reserve(best.size());
+  for (const RankKey key : best)
+    out.top.emplace_back(id_of(key), logprob(logit_of(key)));
   return out;
 }
 

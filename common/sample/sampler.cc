@@ -4,28 +4,70 @@
 #include "common/base/random.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 
 namespace tandem::sample {
 namespace {
 
-constexpr double kMasked = -std::numeric_limits<double>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// The stream of counter_uniform that draws tokens.
 constexpr std::uint32_t kTokenStream = 0;
 
-/// Larger top_k cut like a nucleus: a heap would cost more than it saves.
-constexpr std::int32_t kHeapMax = 1024;
+/// Larger top_k cut like a nucleus: only one part of it has to be sorted.
+constexpr std::int32_t kSortMax = 1024;
 
-/// Weights relative to the largest; what lies below is looked at only when the nucleus needs it.
-constexpr double kLikelyWeight = 0x1p-12;
+/// Parts of a nucleus: of weights from 2^least on, an octave in 64, or in 4 where that would be too
+/// many.
+struct Parts {
+  int least = 0;
+
+  [[nodiscard]] unsigned shift() const { return least >= -64 ? 46 : 50; }
+
+  [[nodiscard]] std::size_t count() const {
+    return (static_cast<std::size_t>(-least) << (52 - shift())) + 1;
+  }
+
+  [[nodiscard]] std::size_t of(double weight) const {
+    return (std::bit_cast<std::uint64_t>(1.0) - std::bit_cast<std::uint64_t>(weight)) >> shift();
+  }
+};
+
+constexpr int kLeast = static_cast<int>(kernels::kLeastWeight);
+
+/// All tokens below 2^least together have half of what top_p may leave out at most, so that the cut
+/// is not among them. Without top_p a guess.
+int least_needed(const core::SamplingParams& params, double mass, std::size_t vocab_size) {
+  if (params.top_p >= 1.0F) return -64;
+  const double left_out = (1 - static_cast<double>(params.top_p)) * mass;
+  return std::clamp(std::ilogb(left_out / static_cast<double>(vocab_size)) - 1, kLeast, -1);
+}
 
 /// The mass before a token may be at most this for top_p to keep it.
 double mass_limit(const core::SamplingParams& params, double mass) {
   return params.top_p < 1.0F ? static_cast<double>(params.top_p) * mass
                              : std::numeric_limits<double>::infinity();
+}
+
+double sum_of(std::span<const double> weights) {
+  return std::accumulate(weights.begin(), weights.end(), 0.0);
+}
+
+/// The first index at which the cumulative sum from `passed` on exceeds the target; the last one
+/// with a weight, should rounding leave the target at the very end.
+std::size_t invert(std::span<const double> weights, double passed, double target) {
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == 0) continue;
+    chosen = i;
+    passed += weights[i];
+    if (passed > target) break;
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -36,194 +78,227 @@ bool needs_counts(const core::SamplingParams& params) {
 }
 
 Sampler::Sampler(std::int32_t vocab_size)
-    : values_(static_cast<std::size_t>(vocab_size)),
-      weights_(static_cast<std::size_t>(vocab_size)) {}
+    : vocab_size_(static_cast<std::size_t>(vocab_size)), scan_(vocab_size) {}
 
-bool Sampler::before(const Entry& a, const Entry& b) {
-  return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
-}
-
-void Sampler::adjust(const SampleInput& input) {
+std::span<const float> Sampler::adjust(const SampleInput& input) {
   const core::SamplingParams& params = *input.params;
-  const auto at = [&](core::TokenId id) -> double& {
-    return values_[static_cast<std::size_t>(id)];
+  const bool counted = needs_counts(params) && input.counts != nullptr && !input.counts->empty();
+  const bool masked = input.output_index < params.min_new_tokens && !input.end_ids.empty();
+  if (!counted && !masked && params.logit_bias.empty()) return input.logits;
+  adjusted_.assign(input.logits.begin(), input.logits.end());
+  const auto at = [&](core::TokenId id) -> float& {
+    return adjusted_[static_cast<std::size_t>(id)];
   };
-  const bool counted = needs_counts(params) && input.counts != nullptr;
-  if (counted) {
-    for (const auto& [id, count] : *input.counts) {
-      at(id) -= static_cast<double>(params.frequency_penalty) * count;
-      at(id) -= static_cast<double>(params.presence_penalty);
-    }
-  }
-  if (input.output_index < params.min_new_tokens) {
+  // A masked logit stays -inf under all that follows.
+  if (masked) {
     for (const core::TokenId id : input.end_ids)
-      at(id) = kMasked;
+      at(id) = -kInfinity;
   }
-  if (counted && params.repetition_penalty != 1.0F) {
+  if (counted) {
     const auto penalty = static_cast<double>(params.repetition_penalty);
     for (const auto& [id, count] : *input.counts) {
-      at(id) = at(id) < 0 ? at(id) * penalty : at(id) / penalty;
+      double logit = static_cast<double>(at(id));
+      logit -= static_cast<double>(params.frequency_penalty) * count;
+      logit -= static_cast<double>(params.presence_penalty);
+      if (penalty != 1) logit = logit < 0 ? logit * penalty : logit / penalty;
+      at(id) = static_cast<float>(logit);
     }
   }
-  for (const auto& [id, bias] : params.logit_bias)
-    at(id) += static_cast<double>(bias);
+  for (const auto& [id, bias] : params.logit_bias) {
+    at(id) = static_cast<float>(static_cast<double>(at(id)) + static_cast<double>(bias));
+  }
+  return adjusted_;
 }
 
-Status Sampler::transform(const SampleInput& input) {
-  TANDEM_CHECK(input.logits.size() == values_.size(), "Sampler: a row of another vocabulary");
-  std::copy(input.logits.begin(), input.logits.end(), values_.begin());
-  adjust(input);
-  largest_ = kMasked;
-  largest_id_ = -1;
-  bool broken = false;
-  for (std::size_t i = 0; i < values_.size(); ++i) {
-    broken |= std::isnan(values_[i]);
-    if (values_[i] > largest_) {
-      largest_ = values_[i];
-      largest_id_ = static_cast<core::TokenId>(i);
-    }
-  }
-  const std::string where = " at output position " + std::to_string(input.output_index);
-  if (broken) return internal_error("the model's logits hold NaN" + where);
-  if (largest_ == std::numeric_limits<double>::infinity()) {
-    return internal_error("the model's logits hold infinity" + where);
-  }
-  if (largest_id_ < 0) return internal_error("no token is allowed" + where);
-  return {};
-}
-
-double Sampler::weigh(float temperature) {
-  const auto divisor = static_cast<double>(temperature);
-  double sum = 0;
-  for (std::size_t i = 0; i < values_.size(); ++i) {
-    weights_[i] = std::exp((values_[i] - largest_) / divisor);
-    sum += weights_[i];
-  }
-  return sum;
-}
-
-Candidates Sampler::all_tokens(const core::SamplingParams& params) {
-  weigh(params.temperature);
-  return {.ids = {}, .weights = weights_};
-}
-
-Candidates Sampler::above_min_p(const core::SamplingParams& params) {
-  weigh(params.temperature);
-  ids_.clear();
-  kept_weights_.clear();
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    // The largest weight is exp(0) = 1.
-    if (weights_[i] < static_cast<double>(params.min_p)) continue;
-    ids_.push_back(static_cast<core::TokenId>(i));
-    kept_weights_.push_back(weights_[i]);
-  }
-  return {.ids = ids_, .weights = kept_weights_};
-}
-
-/// Keeps the prefix of the sorted entries_ that top_p and min_p allow. `mass` is the sum of all
-/// weights, used when top_p < 1.
-Candidates Sampler::cut(const core::SamplingParams& params, double mass) {
-  ids_.clear();
-  kept_weights_.clear();
-  const double most = mass_limit(params, mass);
-  double mass_before = 0;
-  for (const Entry& entry : entries_) {
-    const bool keep = mass_before <= most && entry.weight >= static_cast<double>(params.min_p);
-    if (!keep && !ids_.empty()) break;
-    ids_.push_back(entry.id);
-    kept_weights_.push_back(entry.weight);
-    mass_before += entry.weight;
-  }
-  return {.ids = ids_, .weights = kept_weights_};
-}
-
-/// top_k is small: a heap of the k best while passing over the row once.
-Candidates Sampler::best_k(const core::SamplingParams& params) {
-  const auto k = static_cast<std::size_t>(params.top_k);
-  double mass = 0;
-  entries_.clear();
-  if (params.top_p < 1.0F) mass = weigh(params.temperature);
-  // Chosen by value, which falls with the weight but does not underflow: equal weights of unequal
-  // values keep their order.
-  for (std::size_t i = 0; i < values_.size(); ++i) {
-    const Entry entry{values_[i], static_cast<core::TokenId>(i)};
-    if (entries_.size() == k && !before(entry, entries_.front())) continue;
-    if (entries_.size() == k) {
-      std::pop_heap(entries_.begin(), entries_.end(), before);
-      entries_.pop_back();
-    }
-    entries_.push_back(entry);
-    std::push_heap(entries_.begin(), entries_.end(), before);
-  }
-  std::sort_heap(entries_.begin(), entries_.end(), before);
-  for (Entry& entry : entries_) {
-    entry.weight = std::exp((entry.weight - largest_) / static_cast<double>(params.temperature));
-  }
-  return cut(params, mass);
-}
-
-/// top_p, or a large top_k: sorts blocks of growing size until the cut is inside them.
-Candidates Sampler::nucleus(const core::SamplingParams& params) {
-  const double mass = weigh(params.temperature);
-  const double most = mass_limit(params, mass);
-  const auto k = static_cast<std::size_t>(params.top_k);
-  for (const double floor : {kLikelyWeight, 0.0}) {
-    entries_.clear();
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (weights_[i] < floor || weights_[i] == 0) continue;
-      entries_.push_back({weights_[i], static_cast<core::TokenId>(i)});
-    }
-    double sorted_mass = 0;
-    std::size_t sorted = 0;
-    for (std::size_t block = 64; sorted < entries_.size() && sorted < k && sorted_mass <= most;
-         block *= 4) {
-      const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(sorted);
-      sorted = std::min(sorted + block, entries_.size());
-      const auto end = entries_.begin() + static_cast<std::ptrdiff_t>(sorted);
-      std::partial_sort(begin, end, entries_.end(), before);
-      for (auto it = begin; it != end; ++it)
-        sorted_mass += it->weight;
-    }
-    if (sorted_mass <= most && sorted < k && floor > 0) continue;
-    entries_.resize(std::min(sorted, k));
-    break;
-  }
-  return cut(params, mass);
-}
-
-Result<Candidates> Sampler::candidates(const SampleInput& input) {
-  TANDEM_TRY(transform(input));
+Result<Sampler::Kind> Sampler::look(const SampleInput& input) {
+  TANDEM_CHECK(input.logits.size() == vocab_size_, "Sampler: a row of another vocabulary");
+  const auto broken = [&](const char* what) {
+    return internal_error(what + std::string(" at output position ") +
+                          std::to_string(input.output_index));
+  };
+  if (!scan_.scan(adjust(input))) return broken("the model's logits hold NaN");
+  if (scan_.largest() == kInfinity) return broken("the model's logits hold infinity");
+  if (scan_.largest() == -kInfinity) return broken("no token is allowed");
   const core::SamplingParams& params = *input.params;
-  if (params.temperature == 0.0F || params.top_k == 1) {
-    ids_.assign(1, largest_id_);
-    kept_weights_.assign(1, 1.0);
-    return Candidates{.ids = ids_, .weights = kept_weights_};
+  if (params.temperature == 0.0F || params.top_k == 1) return Kind::kLargest;
+  scale_ = kLog2E / static_cast<double>(params.temperature);
+  const bool all = static_cast<std::size_t>(params.top_k) >= vocab_size_;
+  if (all && params.top_p >= 1.0F) return params.min_p > 0.0F ? Kind::kAboveMinP : Kind::kAll;
+  return params.top_k <= kSortMax ? Kind::kBestK : Kind::kNucleus;
+}
+
+core::TokenId Sampler::draw_by_id(double noise) {
+  const double target = scan_.mass(scale_) * noise;
+  const std::span<const double> masses = scan_.block_masses();
+  const std::size_t chosen = invert(masses, 0, target);
+  double before = 0;
+  for (std::size_t b = 0; b < chosen; ++b)
+    before += masses[b];
+  const std::span<const float> block = scan_.block(chosen);
+  double weights[kernels::kLogitBlock];
+  scan_.weigh(block, scale_, weights);
+  const std::size_t at = invert(std::span(weights).first(block.size()), before, target);
+  return static_cast<core::TokenId>(chosen * kernels::kLogitBlock + at);
+}
+
+template <class Fn>
+void Sampler::each_from(double least_weight, Fn fn) const {
+  // Surely not too large: whether a token counts is for its weight to say.
+  const double top = static_cast<double>(scan_.largest());
+  const double below = -std::log2(least_weight) / scale_;
+  const auto least = static_cast<float>(top - below - 1e-6 * (std::abs(top) + below));
+  scan_.each_from(least, [&](std::span<const float> logits, const core::TokenId* ids) {
+    double weights[RowScan::kHandful];
+    scan_.weigh(logits, scale_, weights);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (weights[i] >= least_weight) fn(logits[i], ids[i], weights[i]);
+    }
+  });
+}
+
+void Sampler::keep_above_min_p(const core::SamplingParams& params) {
+  ids_.clear();
+  weights_.clear();
+  // The largest weight is 1.
+  each_from(static_cast<double>(params.min_p), [&](float, core::TokenId id, double weight) {
+    ids_.push_back(id);
+    weights_.push_back(weight);
+  });
+}
+
+void Sampler::decode(std::span<const RankKey> keys) {
+  ids_.resize(keys.size());
+  values_.resize(keys.size());
+  weights_.resize(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    ids_[i] = id_of(keys[i]);
+    values_[i] = logit_of(keys[i]);
   }
-  const bool all = static_cast<std::size_t>(params.top_k) >= values_.size();
-  if (all && params.top_p >= 1.0F) {
-    return params.min_p > 0.0F ? above_min_p(params) : all_tokens(params);
+  scan_.weigh(values_, scale_, weights_.data());
+}
+
+void Sampler::cut(const core::SamplingParams& params, const Before& before, double most) {
+  double mass_before = before.mass;
+  std::size_t kept = 0;
+  for (; kept < ids_.size(); ++kept) {
+    const std::size_t rank = before.count + kept;
+    const bool keep = rank < static_cast<std::size_t>(params.top_k) && mass_before <= most &&
+                      weights_[kept] >= static_cast<double>(params.min_p);
+    if (!keep && rank > 0) break;
+    mass_before += weights_[kept];
   }
-  return params.top_k <= kHeapMax ? best_k(params) : nucleus(params);
+  ids_.resize(kept);
+  weights_.resize(kept);
+}
+
+void Sampler::keep_best_k(const core::SamplingParams& params) {
+  scan_.best(static_cast<std::size_t>(params.top_k), &keys_);
+  decode(keys_);
+  const double mass = params.top_p < 1.0F ? scan_.mass(scale_) : 0;
+  cut(params, {}, mass_limit(params, mass));
+}
+
+void Sampler::keep_nucleus(const core::SamplingParams& params) {
+  const double mass = params.top_p < 1.0F ? scan_.mass(scale_) : 0;
+  const double most = mass_limit(params, mass);
+  const auto most_tokens = static_cast<std::size_t>(params.top_k);
+  for (const int least : {least_needed(params, mass, vocab_size_), kLeast}) {
+    fill_parts(params.min_p, least);
+    whole_ = {};
+    whole_parts_ = 0;
+    for (; whole_parts_ < part_mass_.size(); ++whole_parts_) {
+      const double next_mass = whole_.mass + part_mass_[whole_parts_];
+      const std::size_t next_count = whole_.count + part_size_[whole_parts_];
+      if (next_mass > most || next_count > most_tokens) {
+        decode_part(whole_parts_);
+        cut(params, whole_, most);
+        return;
+      }
+      whole_ = {.mass = next_mass, .count = next_count};
+    }
+    ids_.clear();
+    weights_.clear();
+    // All that can stay is in these parts.
+    if (static_cast<double>(params.min_p) >= std::ldexp(1.0, least)) return;
+  }
+}
+
+void Sampler::fill_parts(float min_p, int least) {
+  const Parts parts{.least = least};
+  part_mass_.assign(parts.count(), 0.0);
+  part_size_.assign(parts.count(), 0);
+  keys_.clear();
+  part_of_.clear();
+  each_from(std::max(std::ldexp(1.0, least), static_cast<double>(min_p)),
+            [&](float logit, core::TokenId id, double weight) {
+              const std::size_t part = parts.of(weight);
+              keys_.push_back(rank_key(logit, id));
+              part_of_.push_back(static_cast<std::uint16_t>(part));
+              part_mass_[part] += weight;
+              ++part_size_[part];
+            });
+}
+
+void Sampler::decode_part(std::size_t part) {
+  part_keys_.clear();
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    if (part_of_[i] == part) part_keys_.push_back(keys_[i]);
+  }
+  std::sort(part_keys_.begin(), part_keys_.end());
+  decode(part_keys_);
+}
+
+core::TokenId Sampler::draw_from_nucleus(double noise) {
+  const double target = (whole_.mass + sum_of(weights_)) * noise;
+  const std::span<const double> parts = std::span(part_mass_).first(whole_parts_);
+  if (target >= whole_.mass && !ids_.empty()) return ids_[invert(weights_, whole_.mass, target)];
+  const std::size_t part = invert(parts, 0, target);
+  const double before = sum_of(parts.first(part));
+  decode_part(part);
+  return ids_[invert(weights_, before, target)];
 }
 
 Result<core::TokenId> Sampler::sample(const SampleInput& input) {
-  TANDEM_TRY(const Candidates from, candidates(input));
-  double sum = 0;
-  for (const double weight : from.weights)
-    sum += weight;
-  const double target =
-      sum * counter_uniform(
-                input.params->seed, static_cast<std::uint64_t>(input.output_index), kTokenStream);
-  std::size_t chosen = 0;
-  double passed = 0;
-  for (std::size_t i = 0; i < from.weights.size(); ++i) {
-    if (from.weights[i] == 0) continue;
-    // Also the fallback, should rounding leave the target at the very end.
-    chosen = i;
-    passed += from.weights[i];
-    if (passed > target) break;
+  TANDEM_TRY(const Kind kind, look(input));
+  if (kind == Kind::kLargest) return scan_.largest_id();
+  const double noise = counter_uniform(
+      input.params->seed, static_cast<std::uint64_t>(input.output_index), kTokenStream);
+  if (kind == Kind::kAll) return draw_by_id(noise);
+  if (kind == Kind::kNucleus) {
+    keep_nucleus(*input.params);
+    return draw_from_nucleus(noise);
   }
-  return from.ids.empty() ? static_cast<core::TokenId>(chosen) : from.ids[chosen];
+  kind == Kind::kAboveMinP ? keep_above_min_p(*input.params) : keep_best_k(*input.params);
+  return ids_[invert(weights_, 0, sum_of(weights_) * noise)];
+}
+
+Result<Candidates> Sampler::candidates(const SampleInput& input) {
+  TANDEM_TRY(const Kind kind, look(input));
+  if (kind == Kind::kLargest) {
+    ids_.assign(1, scan_.largest_id());
+    weights_.assign(1, 1.0);
+  } else if (kind == Kind::kAll) {
+    ids_.resize(vocab_size_);
+    std::iota(ids_.begin(), ids_.end(), 0);
+    weights_.resize(vocab_size_);
+    for (std::size_t b = 0; b < scan_.block_count(); ++b)
+      scan_.weigh(scan_.block(b), scale_, weights_.data() + b * kernels::kLogitBlock);
+  } else if (kind == Kind::kAboveMinP) {
+    keep_above_min_p(*input.params);
+  } else if (kind == Kind::kBestK) {
+    keep_best_k(*input.params);
+  } else {
+    keep_nucleus(*input.params);
+    std::vector<RankKey> kept;
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      kept.push_back(rank_key(values_[i], ids_[i]));
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (part_of_[i] < whole_parts_) kept.push_back(keys_[i]);
+    }
+    std::sort(kept.begin(), kept.end());
+    decode(kept);
+  }
+  return Candidates{.ids = ids_, .weights = weights_};
 }
 
 }  // namespace tandem::sample

@@ -3,7 +3,9 @@
 
 #include "common/base/status.h"
 #include "common/core/sampling_params.h"
+#include "common/sample/row_scan.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -29,22 +31,30 @@ struct SampleInput {
   std::int32_t output_index = 0;
 };
 
-/// What a draw chooses from: weights of ids[i], or of id i when `ids` is empty. Not normalised.
+/// What a draw chooses from: weights of ids[i]. Not normalised.
 struct Candidates {
   std::span<const core::TokenId> ids;
   std::span<const double> weights;
 };
 
-/// Order of work, all in double: frequency and presence penalty (counts of output tokens), end ids
-/// masked before min_new_tokens, repetition penalty (output tokens; a negative logit is multiplied,
-/// others divided), logit_bias, temperature, softmax; then top-k, top-p and min-p as one joint cut
-/// of the distribution sorted by falling probability (lower id first among equals): a token stays
-/// when its rank is below top_k, the mass before it is at most top_p, and its probability is at
-/// least min_p times the largest. The draw inverts the cumulative sum, in that order (in order of
-/// ids when only temperature or min-p apply), at counter_uniform(seed, output_index).
+/// Order of work: frequency and presence penalty (counts of output tokens), end ids masked before
+/// min_new_tokens, repetition penalty (output tokens; a negative logit is multiplied, others
+/// divided), logit_bias, temperature, softmax; then top-k, top-p and min-p as one joint cut of the
+/// distribution sorted by falling logit (lower id first among equals): a token stays when its rank
+/// is below top_k, the mass before it is at most top_p, and its probability is at least min_p times
+/// the largest. The draw inverts the cumulative sum, in that order (in order of ids when only
+/// temperature or min-p apply), at counter_uniform(seed, output_index).
 ///
-/// temperature 0 takes the largest logit, the lowest id among equals. No draw sorts the whole
-/// vocabulary. Keeps scratch memory between calls; one thread.
+/// Numerics, the same bits on every machine: penalties and bias in double, each sum and product
+/// rounded to double, the logit to float after the penalties and after each bias; weights in double
+/// (kernels::LogitKernels). Masses are sums of partial sums: of blocks of ids where the order is
+/// that of ids, else of 1/64 octaves of weight, each in order of ids.
+///
+/// temperature 0 takes the largest logit, the lowest id among equals. A draw sorts top_k tokens, or
+/// those whose weights lie in one such part of an octave, never the vocabulary. Keeps scratch
+/// memory between calls: a few KiB; what a kind of parameters needs more, from its first draw on
+/// (up to 34 bytes a token for top-p or a large top-k, 12 for min-p, 4 for penalties, masks and
+/// bias). One thread.
 class Sampler {
  public:
   explicit Sampler(std::int32_t vocab_size);
@@ -52,35 +62,67 @@ class Sampler {
   /// kInternal when the logits hold NaN or +inf, or no finite value is left.
   Result<core::TokenId> sample(const SampleInput& input);
 
-  /// What sample() draws from; valid until the next call. For temperature 0 one candidate.
+  /// What sample() draws from, all of it, in the order of the draw: for tests. Valid until the next
+  /// call. For temperature 0 one candidate.
   Result<Candidates> candidates(const SampleInput& input);
 
  private:
-  /// values_: the row after penalties, masks and bias; also finds the largest.
-  Status transform(const SampleInput& input);
-  void adjust(const SampleInput& input);
-  Candidates all_tokens(const core::SamplingParams& params);
-  Candidates best_k(const core::SamplingParams& params);
-  Candidates nucleus(const core::SamplingParams& params);
-  Candidates above_min_p(const core::SamplingParams& params);
-  Candidates cut(const core::SamplingParams& params, double mass);
-  /// Fills weights_ with exp((value - largest) / temperature) and returns their sum.
-  double weigh(float temperature);
-
-  struct Entry {
-    double weight = 0;
-    core::TokenId id = 0;
+  /// How a row is drawn from.
+  enum class Kind : std::uint8_t {
+    kLargest,
+    kAll,
+    kAboveMinP,
+    kBestK,
+    kNucleus
   };
 
-  static bool before(const Entry& a, const Entry& b);
+  /// Tokens before others in the order of the cut.
+  struct Before {
+    double mass = 0;
+    std::size_t count = 0;
+  };
 
-  std::vector<double> values_;
-  double largest_ = 0;
-  core::TokenId largest_id_ = 0;
-  std::vector<double> weights_;
-  std::vector<Entry> entries_;
+  /// Scans the row after penalties, masks and bias; says how to draw.
+  Result<Kind> look(const SampleInput& input);
+  /// The row itself when nothing changes it, else adjusted_.
+  std::span<const float> adjust(const SampleInput& input);
+  /// fn(logit, id, weight) for each token of at least that weight, in order of ids.
+  template <class Fn>
+  void each_from(double least_weight, Fn fn) const;
+
+  core::TokenId draw_by_id(double noise);
+  /// These leave what stays in ids_ and weights_; keep_nucleus() what stays of its last part.
+  void keep_above_min_p(const core::SamplingParams& params);
+  void keep_best_k(const core::SamplingParams& params);
+  void keep_nucleus(const core::SamplingParams& params);
+  /// ids_, values_ and weights_ of these keys.
+  void decode(std::span<const RankKey> keys);
+  /// Keeps the beginning of ids_ and weights_ that top_k, top_p and min_p allow after `before`.
+  /// `most`: mass before a token at most.
+  void cut(const core::SamplingParams& params, const Before& before, double most);
+  /// Tokens with weights of at least 2^least and min_p, by parts of an octave.
+  void fill_parts(float min_p, int least);
+  void decode_part(std::size_t part);
+  core::TokenId draw_from_nucleus(double noise);
+
+  std::size_t vocab_size_;
+  RowScan scan_;
+  std::vector<float> adjusted_;
+  double scale_ = 0;
+
   std::vector<core::TokenId> ids_;
-  std::vector<double> kept_weights_;
+  std::vector<float> values_;
+  std::vector<double> weights_;
+
+  /// Tokens that may stay.
+  std::vector<RankKey> keys_;
+  /// Nucleus: part of each key; mass and tokens of each part; those that stay as a whole.
+  std::vector<std::uint16_t> part_of_;
+  std::vector<double> part_mass_;
+  std::vector<std::uint32_t> part_size_;
+  std::vector<RankKey> part_keys_;
+  std::size_t whole_parts_ = 0;
+  Before whole_;
 };
 
 }  // namespace tandem::sample

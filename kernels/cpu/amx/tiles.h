@@ -97,11 +97,12 @@ class TileLinear {
     std::size_t panel;
     std::size_t first;  ///< step
     std::size_t steps;
-    bool last;                ///< of the cuts
-    const std::byte* weight;  ///< B tiles of the cut
-    std::size_t panel_bytes;  ///< from those of one panel to the next one's
-    const std::byte* next;    ///< what to ask for: the next cut's weights
-    std::size_t lines;        ///< of it, a panel and step
+    bool last;                          ///< of the cuts
+    const std::byte* weight;            ///< B tiles of the cut
+    std::size_t panel_bytes;            ///< from those of one panel to the next one's
+    const std::byte* next;              ///< what to ask for: the next cut's weights
+    std::size_t lines;                  ///< of it, a panel and step
+    const std::byte* behind = nullptr;  ///< of few rows: what comes after these panels; or null
   };
 
   /// C tiles in memory that are to become outputs, or to join their totals.
@@ -191,10 +192,11 @@ class TileLinear {
                 .last = left <= most,
                 .weight = b_tile(panel, first),
                 .panel_bytes = block_.panel_bytes,
-                .next = left <= most ? b_tile(panel + N, 0) : b_tile(panel, first + most),
+                .next = left <= most ? behind(panel + N) : b_tile(panel, first + most),
                 .lines = (share + most - 1) / most};
       if (few) {
         pass.next = b_tile(panel, kAheadSteps);
+        pass.behind = behind(panel + N);
         pass.lines = kLinesPerStep;
       }
       run_rows<N>(pass, share);
@@ -249,7 +251,7 @@ class TileLinear {
                 .last = left <= kSteps,
                 .weight = base_ + kMadeAt + cut % 2 * kMadeBytes,
                 .panel_bytes = kMadeBytes / N,
-                .next = W::weights(block_, here ? panel : panel + N, next * kSteps),
+                .next = next_weights(here ? panel : panel + N, next * kSteps),
                 .lines = (share + kSteps - 1) / kSteps};
       run_rows<N>(pass, share);
     }
@@ -359,8 +361,8 @@ class TileLinear {
   inline __attribute__((always_inline)) void ask(const Pass& pass, std::size_t step) {
     const bool few = row_tiles_ <= 2;
     const std::byte* from = pass.next + step * pass.lines * 64;
-    // Behind a panel's end lie the panels beside it: the ones that come next are further on.
-    if (few && step + kAheadSteps >= pass.steps) from += (N - 1) * block_.panel_bytes;
+    if (pass.behind != nullptr && step + kAheadSteps >= pass.steps)
+      from = pass.behind + (step + kAheadSteps - pass.steps) * kTileBytes;
     for (std::size_t panel = 0; panel < N; ++panel) {
       for (std::size_t line = 0; line < pass.lines; ++line) {
         if (few) {
@@ -457,6 +459,16 @@ class TileLinear {
   /// Room for two C tiles a tile of rows (four, where there is one).
   [[nodiscard]] std::byte* sums_of(std::size_t tile) const {
     return base_ + kSumsAt + tile * 2 * kTileBytes;
+  }
+
+  /// B tiles of the panels that are read when those before `panel` are done.
+  [[nodiscard]] const std::byte* behind(std::size_t panel) const {
+    return Linear<V>::panels_behind(block_, panel) + W::kHeaderBytes;
+  }
+
+  /// The same of weights that are no B tiles.
+  [[nodiscard]] const std::byte* next_weights(std::size_t panel, std::size_t step) const {
+    return Linear<V>::panels_behind(block_, panel) + (W::weights(block_, 0, step) - block_.weight);
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
