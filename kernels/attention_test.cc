@@ -1,6 +1,5 @@
-#include "kernels/test_util.h"
+#include "kernels/attention_world.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -8,93 +7,17 @@
 namespace tandem::kernels {
 namespace {
 
-using testing::kInf;
-using testing::kNan;
+using testing::Filled;
 using testing::pick;
-using testing::Pool;
 using testing::Rng;
 using testing::same_bits;
+using testing::World;
 
 /// Families that round q and the weights, for bf16 keys and values.
 bool rounds(const Backend& backend, DType dtype) {
   const bool family = backend.family() == Family::kAvx512Bf16 || backend.family() == Family::kAmx;
   return family && dtype == DType::kBf16;
 }
-
-struct World {
-  std::size_t heads = 4;
-  Pool::Options kv;
-  std::int32_t window = 0;
-  float magnitude = 2.0F;
-  float scale = 1.0F;  ///< of the usual one
-};
-
-// K, V and queries of every position of every sequence; the same values whatever the pool looks
-// like.
-struct Filled {
-  explicit Filled(const World& w) : world(w), pool(w.kv) {
-    const std::size_t kv_row = w.kv.kv_heads * w.kv.head_dim;
-    for (std::size_t s = 0; s < w.kv.lengths.size(); ++s) {
-      for (std::size_t p = 0; p < w.kv.lengths[s]; ++p) {
-        sequence.push_back(static_cast<std::int32_t>(s));
-        position.push_back(static_cast<std::int32_t>(p));
-      }
-    }
-    Rng rng(99);
-    k = rng.reals(sequence.size() * kv_row, w.magnitude);
-    v = rng.reals(sequence.size() * kv_row, w.magnitude);
-    q = rng.reals(sequence.size() * row(), w.magnitude);
-  }
-
-  void write(const Backend& backend, ThreadPool& threads) const {
-    backend.write_kv(
-        {.k = k.data(), .v = v.data(), .batch = pool.batch(sequence, position), .kv = pool.layer()},
-        threads);
-  }
-
-  [[nodiscard]] std::size_t row() const { return world.heads * world.kv.head_dim; }
-
-  // Attention of the tokens at `index` (into all tokens) as one batch, returned in the same order.
-  [[nodiscard]] std::vector<float> attend(const Backend& backend,
-                                          const std::vector<std::size_t>& index,
-                                          ThreadPool& threads) const {
-    std::vector<std::int32_t> some_sequence;
-    std::vector<std::int32_t> some_position;
-    std::vector<float> some_q;
-    for (const std::size_t i : index) {
-      some_sequence.push_back(sequence[i]);
-      some_position.push_back(position[i]);
-      some_q.insert(some_q.end(),
-                    q.begin() + static_cast<std::ptrdiff_t>(i * row()),
-                    q.begin() + static_cast<std::ptrdiff_t>((i + 1) * row()));
-    }
-    std::vector<float> out(index.size() * row(), -7.0F);
-    backend.attention({.q = some_q.data(),
-                       .out = out.data(),
-                       .batch = pool.batch(some_sequence, some_position),
-                       .kv = pool.layer(),
-                       .heads = world.heads,
-                       .scale = world.scale / std::sqrt(static_cast<float>(world.kv.head_dim)),
-                       .window = world.window},
-                      threads);
-    return out;
-  }
-
-  [[nodiscard]] std::vector<std::size_t> all() const {
-    std::vector<std::size_t> index(sequence.size());
-    for (std::size_t i = 0; i < index.size(); ++i)
-      index[i] = i;
-    return index;
-  }
-
-  World world;
-  Pool pool;
-  std::vector<std::int32_t> sequence;
-  std::vector<std::int32_t> position;
-  std::vector<float> k;
-  std::vector<float> v;
-  std::vector<float> q;
-};
 
 struct Row {
   const char* name;
@@ -387,181 +310,6 @@ TEST(Attention, PageSizeDoesNotChangeBits) {
       }
     }
   }
-}
-
-// fn(backend, dtype, page size) for float and bf16 keys, in pages that hold a tile of keys or not.
-template <class Fn>
-void for_each_kind(const std::vector<const Backend*>& backends, Fn fn) {
-  for (const Backend* backend : backends) {
-    for (const DType dtype : {DType::kF32, DType::kBf16}) {
-      for (const std::size_t page_size : {std::size_t{4}, std::size_t{32}}) {
-        SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
-                     std::string(dtype_name(dtype)) + " pages of " + std::to_string(page_size));
-        fn(backend, dtype, page_size);
-      }
-    }
-  }
-}
-
-// What a later position or another sequence holds (here: NaN, never written) must not reach a row.
-TEST(Attention, NeverReadsWhatARowDoesNotSee) {
-  ThreadPool threads(1);
-  std::vector<const Backend*> backends = testing::vector_backends();
-  backends.push_back(&testing::reference());
-  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
-    const World world{.heads = 4,
-                      .kv = {.page_size = page_size,
-                             .kv_heads = 2,
-                             .head_dim = 32,
-                             .dtype = dtype,
-                             .lengths = {64}}};
-    const Filled full(world);
-    full.write(*backend, threads);
-    std::vector<std::size_t> index;
-    for (std::size_t p = 0; p < 21; ++p)
-      index.push_back(p);
-    const std::vector<float> want = full.attend(*backend, index, threads);
-    const Filled partial(world);
-    const std::vector<std::int32_t> sequence(21, 0);
-    const std::vector<std::int32_t> position(full.position.begin(), full.position.begin() + 21);
-    backend->write_kv({.k = full.k.data(),
-                       .v = full.v.data(),
-                       .batch = partial.pool.batch(sequence, position),
-                       .kv = partial.pool.layer()},
-                      threads);
-    EXPECT_TRUE(same_bits(partial.attend(*backend, index, threads), want));
-    EXPECT_TRUE(
-        same_bits(partial.attend(*backend, {20}, threads), pick(want, {20}, partial.row())));
-  });
-}
-
-TEST(Attention, PagesBehindTheWindowMayBeGone) {
-  ThreadPool threads(1);
-  std::vector<const Backend*> backends = testing::vector_backends();
-  backends.push_back(&testing::reference());
-  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
-    const World world{.heads = 2,
-                      .kv = {.page_size = page_size,
-                             .kv_heads = 1,
-                             .head_dim = 32,
-                             .dtype = dtype,
-                             .lengths = {600}},
-                      .window = 20};
-    Filled filled(world);
-    filled.write(*backend, threads);
-    const std::vector<std::size_t> index = {590, 591, 592, 599};
-    const std::vector<float> want = filled.attend(*backend, index, threads);
-    for (std::size_t page = 0; page < 571 / page_size; ++page)
-      filled.pool.drop_page(0, page);
-    EXPECT_TRUE(same_bits(filled.attend(*backend, index, threads), want));
-  });
-}
-
-TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
-  ThreadPool threads(1);
-  for_each_kind(
-      testing::vector_backends(), [&](const Backend* backend, DType dtype, std::size_t page_size) {
-        const World world{.heads = 4,
-                          .kv = {.page_size = page_size,
-                                 .kv_heads = 2,
-                                 .head_dim = 32,
-                                 .dtype = dtype,
-                                 .lengths = {40}}};
-        Filled filled(world);
-        filled.write(*backend, threads);
-        const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
-        for (const float bad : {kNan, kInf}) {
-          SCOPED_TRACE(bad);
-          filled.k[(17 * 2 + 0) * 32 + 5] = 0;
-          filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
-          filled.write(*backend, threads);
-          const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
-          EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
-          for (std::size_t i = 0; i < out.size(); ++i) {
-            const std::size_t position = i / filled.row();
-            const std::size_t head = i / 32 % 4;
-            EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
-          }
-          for (const std::size_t position : {16U, 17U, 39U}) {
-            EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
-                                  pick(out, {position}, filled.row())))
-                << position;
-          }
-          filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
-          filled.write(*backend, threads);
-          const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
-          for (std::size_t i = 0; i < scores.size(); ++i) {
-            const std::size_t position = i / filled.row();
-            if (i / 32 % 4 < 2) {
-              EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
-            }
-          }
-        }
-      });
-}
-
-// Equal weights of values whose sum is negative and too small for a normal number: what a unit
-// flushes it to must not depend on how many positions the others of a tile see.
-TEST(Attention, TinySumsAreTheSameBitsInEveryBatch) {
-  ThreadPool threads(1);
-  const World world{
-      .heads = 2,
-      .kv = {
-          .page_size = 16, .kv_heads = 1, .head_dim = 32, .dtype = DType::kBf16, .lengths = {100}}};
-  for (const Backend* backend : testing::vector_backends()) {
-    SCOPED_TRACE(family_name(backend->family()));
-    Filled filled(world);
-    std::fill(filled.q.begin(), filled.q.end(), 0.0F);
-    std::fill(filled.v.begin(), filled.v.end(), 0.0F);
-    filled.v[5] = 0x1.8p-126F;
-    filled.v[32 * 32 + 5] = -0x1.82p-126F;
-    filled.write(*backend, threads);
-    std::vector<std::size_t> chunk;
-    for (std::size_t position = 50; position < 82; ++position)
-      chunk.push_back(position);
-    const std::vector<float> whole = filled.attend(*backend, chunk, threads);
-    for (std::size_t i = 0; i < chunk.size(); ++i) {
-      EXPECT_TRUE(
-          same_bits(filled.attend(*backend, {chunk[i]}, threads), pick(whole, {i}, filled.row())))
-          << chunk[i];
-    }
-  }
-}
-
-// Scores so large that floats of their size are hundreds apart: the largest one takes all, and what
-// rounding leaves of it must not become a power that no weight has.
-TEST(Attention, HugeScoresAreOnlyPeaked) {
-  ThreadPool threads(1);
-  std::vector<const Backend*> backends = testing::vector_backends();
-  backends.push_back(&testing::reference());
-  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
-    const World world{.heads = 2,
-                      .kv = {.page_size = page_size,
-                             .kv_heads = 1,
-                             .head_dim = 32,
-                             .dtype = dtype,
-                             .lengths = {300}}};
-    Filled filled(world);
-    // Several sizes, since the last bits of a score decide how it is rounded.
-    for (const float size : {0x1.2p11F, 0x1.5p14F, 0x1.6p15F, 0x1.9p16F, 0x1.bp20F, 0x1.3p28F}) {
-      SCOPED_TRACE(size);
-      for (std::size_t i = 0; i < filled.q.size(); ++i)
-        filled.q[i] = size * (1.0F + static_cast<float>(i % 7) / 8.0F);
-      for (std::size_t i = 0; i < filled.k.size(); ++i) {
-        const std::size_t position = i / 32;
-        filled.k[i] = position == 20 || position == 270 ? size * static_cast<float>(position)
-                                                        : static_cast<float>(i % 5);
-      }
-      filled.write(*backend, threads);
-      const std::vector<std::size_t> index = {25, 255, 256, 269, 270, 299};
-      const std::vector<float> out = filled.attend(*backend, index, threads);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const std::size_t position = index[i / filled.row()];
-        const std::size_t largest = position < 270 ? 20 : 270;
-        ASSERT_NEAR(out[i], filled.v[largest * 32 + i % 32], 0.02F) << position << " " << i;
-      }
-    }
-  });
 }
 
 TEST(Attention, StridesLeaveTheGapsAlone) {

@@ -1,0 +1,195 @@
+// What attention must not read, and values that are not finite, tiny or huge.
+#include "kernels/attention_world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::Filled;
+using testing::kInf;
+using testing::kNan;
+using testing::pick;
+using testing::same_bits;
+using testing::World;
+
+// fn(backend, dtype, page size) for float and bf16 keys, in pages that hold a tile of keys or not.
+template <class Fn>
+void for_each_kind(const std::vector<const Backend*>& backends, Fn fn) {
+  for (const Backend* backend : backends) {
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      for (const std::size_t page_size : {std::size_t{4}, std::size_t{32}}) {
+        SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                     std::string(dtype_name(dtype)) + " pages of " + std::to_string(page_size));
+        fn(backend, dtype, page_size);
+      }
+    }
+  }
+}
+
+// What a later position or another sequence holds (here: NaN, never written) must not reach a row.
+TEST(Attention, NeverReadsWhatARowDoesNotSee) {
+  ThreadPool threads(1);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 4,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 2,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {64}}};
+    const Filled full(world);
+    full.write(*backend, threads);
+    std::vector<std::size_t> index;
+    for (std::size_t p = 0; p < 21; ++p)
+      index.push_back(p);
+    const std::vector<float> want = full.attend(*backend, index, threads);
+    const Filled partial(world);
+    const std::vector<std::int32_t> sequence(21, 0);
+    const std::vector<std::int32_t> position(full.position.begin(), full.position.begin() + 21);
+    backend->write_kv({.k = full.k.data(),
+                       .v = full.v.data(),
+                       .batch = partial.pool.batch(sequence, position),
+                       .kv = partial.pool.layer()},
+                      threads);
+    EXPECT_TRUE(same_bits(partial.attend(*backend, index, threads), want));
+    EXPECT_TRUE(
+        same_bits(partial.attend(*backend, {20}, threads), pick(want, {20}, partial.row())));
+  });
+}
+
+TEST(Attention, PagesBehindTheWindowMayBeGone) {
+  ThreadPool threads(1);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 2,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 1,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {600}},
+                      .window = 20};
+    Filled filled(world);
+    filled.write(*backend, threads);
+    const std::vector<std::size_t> index = {590, 591, 592, 599};
+    const std::vector<float> want = filled.attend(*backend, index, threads);
+    for (std::size_t page = 0; page < 571 / page_size; ++page)
+      filled.pool.drop_page(0, page);
+    EXPECT_TRUE(same_bits(filled.attend(*backend, index, threads), want));
+  });
+}
+
+TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
+  ThreadPool threads(1);
+  for_each_kind(
+      testing::vector_backends(), [&](const Backend* backend, DType dtype, std::size_t page_size) {
+        const World world{.heads = 4,
+                          .kv = {.page_size = page_size,
+                                 .kv_heads = 2,
+                                 .head_dim = 32,
+                                 .dtype = dtype,
+                                 .lengths = {40}}};
+        Filled filled(world);
+        filled.write(*backend, threads);
+        const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
+        for (const float bad : {kNan, kInf}) {
+          SCOPED_TRACE(bad);
+          filled.k[(17 * 2 + 0) * 32 + 5] = 0;
+          filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
+          filled.write(*backend, threads);
+          const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
+          EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            const std::size_t position = i / filled.row();
+            const std::size_t head = i / 32 % 4;
+            EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
+          }
+          for (const std::size_t position : {16U, 17U, 39U}) {
+            EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
+                                  pick(out, {position}, filled.row())))
+                << position;
+          }
+          filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
+          filled.write(*backend, threads);
+          const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
+          for (std::size_t i = 0; i < scores.size(); ++i) {
+            const std::size_t position = i / filled.row();
+            if (i / 32 % 4 < 2) {
+              EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
+            }
+          }
+        }
+      });
+}
+
+// Equal weights of values whose sum is negative and too small for a normal number: what a unit
+// flushes it to must not depend on how many positions the others of a tile see.
+TEST(Attention, TinySumsAreTheSameBitsInEveryBatch) {
+  ThreadPool threads(1);
+  const World world{
+      .heads = 2,
+      .kv = {
+          .page_size = 16, .kv_heads = 1, .head_dim = 32, .dtype = DType::kBf16, .lengths = {100}}};
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    Filled filled(world);
+    std::fill(filled.q.begin(), filled.q.end(), 0.0F);
+    std::fill(filled.v.begin(), filled.v.end(), 0.0F);
+    filled.v[5] = 0x1.8p-126F;
+    filled.v[32 * 32 + 5] = -0x1.82p-126F;
+    filled.write(*backend, threads);
+    std::vector<std::size_t> chunk;
+    for (std::size_t position = 50; position < 82; ++position)
+      chunk.push_back(position);
+    const std::vector<float> whole = filled.attend(*backend, chunk, threads);
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      EXPECT_TRUE(
+          same_bits(filled.attend(*backend, {chunk[i]}, threads), pick(whole, {i}, filled.row())))
+          << chunk[i];
+    }
+  }
+}
+
+// Scores so large that floats of their size are hundreds apart: the largest one takes all, and what
+// rounding leaves of it must not become a power that no weight has.
+TEST(Attention, HugeScoresAreOnlyPeaked) {
+  ThreadPool threads(1);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 2,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 1,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {300}}};
+    Filled filled(world);
+    // Several sizes, since the last bits of a score decide how it is rounded.
+    for (const float size : {0x1.2p11F, 0x1.5p14F, 0x1.6p15F, 0x1.9p16F, 0x1.bp20F, 0x1.3p28F}) {
+      SCOPED_TRACE(size);
+      for (std::size_t i = 0; i < filled.q.size(); ++i)
+        filled.q[i] = size * (1.0F + static_cast<float>(i % 7) / 8.0F);
+      for (std::size_t i = 0; i < filled.k.size(); ++i) {
+        const std::size_t position = i / 32;
+        filled.k[i] = position == 20 || position == 270 ? size * static_cast<float>(position)
+                                                        : static_cast<float>(i % 5);
+      }
+      filled.write(*backend, threads);
+      const std::vector<std::size_t> index = {25, 255, 256, 269, 270, 299};
+      const std::vector<float> out = filled.attend(*backend, index, threads);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::size_t position = index[i / filled.row()];
+        const std::size_t largest = position < 270 ? 20 : 270;
+        ASSERT_NEAR(out[i], filled.v[largest * 32 + i % 32], 0.02F) << position << " " << i;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem::kernels
