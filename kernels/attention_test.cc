@@ -528,6 +528,42 @@ TEST(Attention, TinySumsAreTheSameBitsInEveryBatch) {
   }
 }
 
+// Scores so large that floats of their size are hundreds apart: the largest one takes all, and what
+// rounding leaves of it must not become a power that no weight has.
+TEST(Attention, HugeScoresAreOnlyPeaked) {
+  ThreadPool threads(1);
+  std::vector<const Backend*> backends = testing::vector_backends();
+  backends.push_back(&testing::reference());
+  for_each_kind(backends, [&](const Backend* backend, DType dtype, std::size_t page_size) {
+    const World world{.heads = 2,
+                      .kv = {.page_size = page_size,
+                             .kv_heads = 1,
+                             .head_dim = 32,
+                             .dtype = dtype,
+                             .lengths = {300}}};
+    Filled filled(world);
+    // Several sizes, since the last bits of a score decide how it is rounded.
+    for (const float size : {0x1.2p11F, 0x1.5p14F, 0x1.6p15F, 0x1.9p16F, 0x1.bp20F, 0x1.3p28F}) {
+      SCOPED_TRACE(size);
+      for (std::size_t i = 0; i < filled.q.size(); ++i)
+        filled.q[i] = size * (1.0F + static_cast<float>(i % 7) / 8.0F);
+      for (std::size_t i = 0; i < filled.k.size(); ++i) {
+        const std::size_t position = i / 32;
+        filled.k[i] = position == 20 || position == 270 ? size * static_cast<float>(position)
+                                                        : static_cast<float>(i % 5);
+      }
+      filled.write(*backend, threads);
+      const std::vector<std::size_t> index = {25, 255, 256, 269, 270, 299};
+      const std::vector<float> out = filled.attend(*backend, index, threads);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::size_t position = index[i / filled.row()];
+        const std::size_t largest = position < 270 ? 20 : 270;
+        ASSERT_NEAR(out[i], filled.v[largest * 32 + i % 32], 0.02F) << position << " " << i;
+      }
+    }
+  });
+}
+
 TEST(Attention, StridesLeaveTheGapsAlone) {
   ThreadPool threads(2);
   const World world{.heads = 4,

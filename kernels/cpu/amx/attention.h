@@ -11,8 +11,8 @@
 // The arithmetic of one row, whatever tile it is in (this order is part of the numerics family):
 // for each block of 256 absolute positions that the row sees any of,
 //   c[j] = the tile unit's sum over head_dim of bf16(q) K[j], 32 dimensions a step
-//   s = |scale| / ln 2 (a negative scale negates q), m = max c[j] times s
-//   e[j] = 2^(c[j] s - m), rounded once before 2^
+//   s = |scale| / ln 2 (a negative scale negates q), m = max c[j]
+//   e[j] = 2^-((m - c[j]) s): the difference is rounded, so that no score is too large for it
 //   l = sum by position % 4 in order, then (0 + 1) + (2 + 3)
 //   o = the tile unit's sum of e[j] V[j], 32 positions a step, -0 as 0; e[j] rounded to the nearest
 //   bf16, up in the middle
@@ -102,7 +102,8 @@ class TileAttention {
         rows_(tile.tokens * tile.kv_heads * tile.heads),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
     // 1 / ln 2
-    power_ = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
+    const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
+    falling_ = Rows<V>::falling(rate);
     find_groups();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + group_count_ * steps_ * kTileBytes;
@@ -332,7 +333,7 @@ class TileAttention {
       ends[lane] = static_cast<float>(seen.end);
     }
     const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
-                          power_,
+                          falling_,
                           {V::load(begins), V::load(ends), group.all});
     const Sums sums = weights.make(Weights::steps_of(group.some),
                                    Weights::steps_of(block_),
@@ -532,8 +533,8 @@ class TileAttention {
     const Vec now = V::load(part_max_ + g * kLanes);
     const Vec most = V::select_greater(now, before, now, before);
     const Vec anchor = V::select_greater(most, V::broadcast(-__builtin_inff()), most, V::zero());
-    V::store(keep, Rows<V>::exp2_down(V::sub(before, anchor)));
-    V::store(take, Rows<V>::exp2_down(V::sub(now, anchor)));
+    V::store(keep, Rows<V>::exp2_down(V::sub(anchor, before), falling_));
+    V::store(take, Rows<V>::exp2_down(V::sub(anchor, now), falling_));
   }
 
   /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
@@ -571,7 +572,7 @@ class TileAttention {
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   std::size_t rows_;
-  float power_ = 0;  ///< s
+  typename Rows<V>::Falling falling_;  ///< at rate s
   Keys keys_;
   std::size_t group_count_ = 0;
   Group groups_[kMaxGroups];

@@ -26,7 +26,7 @@ class TileWeights {
     Range all;
   };
 
-  /// Of each row: the largest exponent, and the sum of weights before they are rounded.
+  /// Of each row: the largest of its sums, and the total of weights before they are rounded.
   struct Sums {
     Vec max;
     Vec sum;
@@ -42,14 +42,16 @@ class TileWeights {
     return {positions.begin / kStep, (positions.end + kStep - 1) / kStep};
   }
 
-  /// `sums`: [kKeyBlock][kLanes]; weights are 2^(power * sum - largest), power >= 0.
-  TileWeights(const float* sums, float power, const Seen& seen)
-      : sums_(sums), power_(power), seen_(seen) {}
+  using Falling = typename Rows<V>::Falling;
+
+  /// `sums`: [kKeyBlock][kLanes]; weights are 2^-(rate (largest - sum)).
+  TileWeights(const float* sums, const Falling& falling, const Seen& seen)
+      : sums_(sums), falling_(falling), seen_(seen) {}
 
   /// Tiles of the steps `all`, of which any row sees `some`; `tiles` is that of step 0.
   [[nodiscard]] Sums make(Range some, Range all, std::byte* tiles) const {
     const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec most = V::mul(largest(some), V::broadcast(power_));
+    const Vec most = largest(some);
     const Vec anchor = V::select_greater(most, lowest, most, V::zero());
     Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
     for (std::size_t step = all.begin; step < all.end; ++step) {
@@ -60,8 +62,7 @@ class TileWeights {
         __builtin_memset(tile, 0, kTileBytes);
       }
     }
-    return {V::select_greater(most, lowest, most, lowest),
-            V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3]))};
+    return {most, V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3]))};
   }
 
  private:
@@ -71,24 +72,25 @@ class TileWeights {
     for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(hide(V::load(sums_ + (j + i) * kLanes), j + i), best[i]);
+        best[i] = V::max(hide(V::load(sums_ + (j + i) * kLanes), j + i, lowest), best[i]);
     }
     return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
   }
 
-  /// -inf for rows that do not see the position.
-  [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value, std::size_t j) const {
+  /// `hidden` for rows that do not see the position.
+  [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value,
+                                                               std::size_t j,
+                                                               Vec hidden) const {
     if (j >= seen_.all.begin && j < seen_.all.end) return value;
-    const Vec lowest = V::broadcast(-__builtin_inff());
     const Vec at = V::broadcast(static_cast<float>(j));
     return V::select_greater(
-        seen_.begin, at, lowest, V::select_greater(seen_.end, at, value, lowest));
+        seen_.begin, at, hidden, V::select_greater(seen_.end, at, value, hidden));
   }
 
   [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
                                                                     Vec anchor) const {
-    const Vec power = V::fms(V::load(sums_ + j * kLanes), V::broadcast(power_), anchor);
-    return Rows<V>::exp2_down(hide(power, j));
+    const Vec below = V::sub(anchor, V::load(sums_ + j * kLanes));
+    return hide(Rows<V>::exp2_down(below, falling_), j, V::zero());
   }
 
   /// Of 32 positions from j on; adds to the totals of j % 4.
@@ -114,7 +116,7 @@ class TileWeights {
   }
 
   const float* sums_;
-  float power_;
+  Falling falling_;
   Seen seen_;
 };
 

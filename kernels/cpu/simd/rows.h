@@ -78,14 +78,28 @@ struct Rows {
     return V::select_greater(low, x, V::zero(), value);
   }
 
-  /// 2^x to about 1 ulp, for x up to about 0 or NaN: x = n + f with |f| <= 1/2, a polynomial of
-  /// degree 6 in f, times 2^n. 0 from -126.5 on down.
-  static Vec exp2_down(Vec x) {
+  /// What exp2_down needs of a rate.
+  struct Falling {
+    Vec rate;  ///< negated
+    Vec far;   ///< distance from which on all is 0
+  };
+
+  /// Of a rate that is finite and >= 0.
+  static Falling falling(float rate) {
+    const float far = 127.0F / rate;
+    // Not inf, times which a rate of 0 would be NaN.
+    constexpr float kMost = 0x1.fffffep+127F;
+    return {V::broadcast(-rate), V::broadcast(far < kMost ? far : kMost)};
+  }
+
+  /// 2^-(rate x) to about 1 ulp, for x >= 0 or NaN: -(rate x) = n + f with |f| <= 1/2, a polynomial
+  /// of degree 6 in f, times 2^n. 0 where n is below -126.
+  static Vec exp2_down(Vec x, const Falling& falling) {
     // In the lowest bits n + 127, which is the exponent of 2^n, or 0 where that is too small.
     const Vec shift = V::broadcast(kExpShift + 127.0F);
-    const Vec clamped = V::max(V::broadcast(-127.0F), x);
-    const Vec shifted = V::add(clamped, shift);
-    const Vec f = V::sub(clamped, V::sub(shifted, shift));
+    const Vec clamped = V::min(falling.far, x);
+    const Vec shifted = V::fma(clamped, falling.rate, shift);
+    const Vec f = V::fms(clamped, falling.rate, V::sub(shifted, shift));
     Vec p = V::broadcast(0x1.430912p-13F);  // ln(2)^k / k!
     p = V::fma(p, f, V::broadcast(0x1.5d87fep-10F));
     p = V::fma(p, f, V::broadcast(0x1.3b2ab6p-7F));
