@@ -29,7 +29,6 @@
 #pragma once
 
 #include "kernels/cpu/amx/weights.h"
-#include "kernels/cpu/simd/mixed.h"
 
 namespace tandem::kernels::cpu {
 
@@ -59,10 +58,12 @@ class TileAttention {
   using Range = typename Keys::Range;
   using Weights = TileWeights<V>;
   using Sums = typename Weights::Sums;
+  using Lanes = LaneRows<V>;
+  using Group = typename Lanes::Group;
 
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
-  static constexpr std::size_t kMaxGroups = 8;
+  static constexpr std::size_t kMaxGroups = Lanes::kMaxGroups;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
   /// Between a prefetch and its use, at most.
   static constexpr std::size_t kAheadBytes = 32 * 1024;
@@ -80,15 +81,6 @@ class TileAttention {
   static_assert(room(kMaxGroups, 1) <= kRoom, "one token: more than the scratch of a thread");
   static_assert(room(kRows / kLanes, kBlockSteps) <= kRoom, "several tokens");
 
-  /// Up to 16 rows of one kv head, and what they see of the block in progress.
-  struct Group {
-    std::size_t row;
-    std::size_t rows;
-    std::size_t head;
-    Range some;  ///< positions that any row sees
-    Range all;   ///< those that every row sees
-  };
-
   struct KeyTile {
     const std::byte* from;
     std::size_t stride;
@@ -99,12 +91,12 @@ class TileAttention {
         dim_(tile.head_dim),
         steps_((tile.head_dim + 31) / 32),
         columns_(2 * steps_),
-        rows_(tile.tokens * tile.kv_heads * tile.heads),
+        rows_(tile),
+        group_count_(rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
     // 1 / ln 2
     const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
     falling_ = Rows<V>::falling(rate);
-    find_groups();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + group_count_ * steps_ * kTileBytes;
     weights_ = scores_ + group_count_ * (kKeyBlock / 16) * kTileBytes;
@@ -116,35 +108,14 @@ class TileAttention {
     units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit - 1) / unit : 2;
   }
 
-  void find_groups() {
-    const std::size_t each = tile_.tokens == 1 ? tile_.heads : rows_;
-    for (std::size_t row = 0; row < rows_; row += each) {
-      for (std::size_t i = 0; i < each; i += kLanes) {
-        groups_[group_count_++] = {.row = row + i,
-                                   .rows = each - i < kLanes ? each - i : kLanes,
-                                   .head = row / each,
-                                   .some = {},
-                                   .all = {}};
-      }
-    }
-  }
-
   void run_all() {
-    load_queries();
-    std::size_t first = ~std::size_t{0};
-    std::size_t last = 0;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      first = visible_[row].begin < first ? visible_[row].begin : first;
-      last = visible_[row].end > last ? visible_[row].end : last;
-    }
+    rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, copies_, q_);
+    const std::size_t last = rows_.last();
     configure();
-    for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
-      base_ = base;
-      last_ = last;
-      block_ = {first > base ? first - base : 0, last - base < kKeyBlock ? last - base : kKeyBlock};
+    for (std::size_t base = rows_.first() / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+      rows_.enter(base);
+      block_ = rows_.block();
       keys_.find(base, block_.begin, last);
-      for (std::size_t g = 0; g < group_count_; ++g)
-        look(groups_[g]);
       score();
       for (std::size_t g = 0; g < group_count_; ++g)
         weigh(g);
@@ -153,20 +124,7 @@ class TileAttention {
         merge(g);
     }
     tiles_.release();
-    for (std::size_t g = 0; g < group_count_; ++g)
-      write(g);
-  }
-
-  void write(std::size_t g) const {
-    const std::size_t heads = tile_.kv_heads * tile_.heads;
-    for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
-      const std::size_t row = groups_[g].row + lane;
-      Mixed<V>::template scale_row<true>(
-          merged_ + row * columns_ * kLanes,
-          1.0F / sum_[g * kLanes + lane],
-          dim_,
-          tile_.out + row / heads * tile_.out_stride + row % heads * dim_);
-    }
+    rows_.write(merged_, columns_ * kLanes, sum_);
   }
 
   /// C is 0 to 3, A 4 and 5, B 6 and 7.
@@ -178,62 +136,6 @@ class TileAttention {
       config.rows[tile] = kTileHeight;
     }
     tiles_.configure(config);
-  }
-
-  /// Queries to B tiles, [group][step][pair of dimensions][row], zeros where there is none.
-  void load_queries() {
-    const std::size_t heads = tile_.kv_heads * tile_.heads;
-    // Rows are far from each other: all are asked for at once, and the result's early.
-    for (std::size_t token = 0; token < tile_.tokens; ++token) {
-      for (std::size_t i = 0; i < heads * dim_; i += kTileRowBytes / sizeof(float)) {
-        __builtin_prefetch(tile_.q + token * tile_.q_stride + i);
-        __builtin_prefetch(tile_.out + token * tile_.out_stride + i, 1);
-      }
-    }
-    const std::size_t line = steps_ * kTileRowBytes;
-    for (std::size_t g = 0; g < group_count_; ++g) {
-      const Group& group = groups_[g];
-      const std::byte* lines[kLanes];
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        std::byte* to = copies_ + lane * line;
-        lines[lane] = to;
-        if (lane >= group.rows) {
-          __builtin_memset(to, 0, line);
-          continue;
-        }
-        const std::size_t row = group.row + lane;
-        const std::size_t token = row / heads;
-        const float* q = tile_.q + token * tile_.q_stride + row % heads * dim_;
-        for (std::size_t i = 0; i < steps_ * 32; i += 16) {
-          const Vec values = Rows<V>::load_within(q, i, dim_);
-          V::store_bf16(to + i * 2, tile_.scale < 0 ? V::sub(V::zero(), values) : values);
-        }
-        const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
-        const auto window = static_cast<std::size_t>(tile_.window);
-        visible_[row] = {window != 0 && end > window ? end - window : 0, end};
-        started_[row] = false;
-      }
-      for (std::size_t step = 0; step < steps_; ++step)
-        V::transpose_words(lines, step * kTileRowBytes, q_ + (g * steps_ + step) * kTileBytes);
-    }
-  }
-
-  void look(Group& group) {
-    group.some = {kKeyBlock, 0};
-    group.all = {0, kKeyBlock};
-    for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      const Range seen = seen_of(group.row + lane);
-      if (seen.begin < seen.end) group.some = Weights::either(group.some, seen);
-      group.all = Keys::overlap(group.all, seen);
-    }
-  }
-
-  /// Positions of the block that a row sees; begin >= end: none.
-  [[nodiscard]] Range seen_of(std::size_t row) const {
-    const Range range = visible_[row];
-    const std::size_t begin = range.begin > base_ ? range.begin - base_ : 0;
-    const std::size_t end = range.end > base_ ? range.end - base_ : 0;
-    return {begin < kKeyBlock ? begin : kKeyBlock, end < kKeyBlock ? end : kKeyBlock};
   }
 
   /// Scores of the block, [group][position][row], before their scale.
@@ -249,9 +151,7 @@ class TileAttention {
             key_tile(step * kStep + kTileHeight, head, copies_ + steps_ * kTileBytes);
         bool asks = true;
         for_groups(head, [&]<int kGroups>(std::size_t g) {
-          Range some = groups_[g].some;
-          if (kGroups == 2) some = Weights::either(some, groups_[g + 1].some);
-          const Range wanted = Weights::steps_of(some);
+          const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
           if (step < wanted.begin || step >= wanted.end) return;
           score_step<kGroups>(g, step * kStep, first, second, asks);
           asks = false;
@@ -276,7 +176,7 @@ class TileAttention {
   KeyTile key_tile(std::size_t position, std::size_t head, std::byte* copy) {
     const std::size_t offset = head * tile_.kv_head_stride;
     const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
-                       (base_ + position) % tile_.page_size + kTileHeight <= tile_.page_size;
+                       (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
     if (whole && dim_ % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
     const std::size_t line = steps_ * kTileRowBytes;
     for (std::size_t i = 0; i < kTileHeight; ++i) {
@@ -324,18 +224,10 @@ class TileAttention {
 
   /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum.
   void weigh(std::size_t g) {
-    const Group& group = groups_[g];
-    alignas(64) float begins[kLanes];
-    alignas(64) float ends[kLanes];
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const Range seen = lane < group.rows ? seen_of(group.row + lane) : Range{0, 0};
-      begins[lane] = static_cast<float>(seen.begin);
-      ends[lane] = static_cast<float>(seen.end);
-    }
     const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
                           falling_,
-                          {V::load(begins), V::load(ends), group.all});
-    const Sums sums = weights.make(Weights::steps_of(group.some),
+                          rows_.seen_by(g));
+    const Sums sums = weights.make(Weights::steps_of(rows_.group(g).some),
                                    Weights::steps_of(block_),
                                    weights_ + g * kBlockSteps * kTileBytes);
     V::store(part_max_ + g * kLanes, sums.max);
@@ -388,9 +280,7 @@ class TileAttention {
       interleave(step, 0, block_, true, values_ + step * columns_ * kTileBytes);
     }
     for_groups(0, [&]<int kGroups>(std::size_t g) {
-      Range some = groups_[g].some;
-      if (kGroups == 2) some = Weights::either(some, groups_[g + 1].some);
-      const Range wanted = Weights::steps_of(some);
+      const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
       sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
     });
     for (std::size_t g = 0; g < group_count_; ++g)
@@ -465,15 +355,13 @@ class TileAttention {
 
   /// Rows whose sums are NaN, where others see more or less than they do, are summed again alone.
   void mend(std::size_t g) {
-    const Group& group = groups_[g];
+    const Group& group = rows_.group(g);
     for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      const Range seen = seen_of(group.row + lane);
-      if (seen.begin >= seen.end) continue;
-      if (seen.begin <= block_.begin && seen.end >= block_.end) continue;
+      if (!rows_.sees_less(group.row + lane)) continue;
       bool broken = false;
       for (std::size_t column = 0; column < columns_; ++column)
         broken |= V::any_nan(V::load(part_row(g, lane, column)));
-      if (broken) sum_alone(g, lane, seen);
+      if (broken) sum_alone(g, lane, rows_.seen(group.row + lane));
     }
   }
 
@@ -498,14 +386,14 @@ class TileAttention {
   }
 
   void merge(std::size_t g) {
-    const Group& group = groups_[g];
+    const Group& group = rows_.group(g);
     alignas(64) float keep[kLanes];
     alignas(64) float take[kLanes];
     find_factors(g, keep, take);
     for (std::size_t lane = 0; lane < group.rows; ++lane) {
       const std::size_t row = group.row + lane;
       const std::size_t place = g * kLanes + lane;
-      const Range seen = seen_of(row);
+      const Range seen = rows_.seen(row);
       if (seen.begin >= seen.end) continue;
       float* merged = merged_ + row * columns_ * kLanes;
       if (!started_[row]) {
@@ -546,8 +434,8 @@ class TileAttention {
   /// Lets the positions of a unit (a step of a kv head) ask for another one: `unit` counts those of
   /// the block's keys, behind them those of its values, and behind these the next block's keys.
   void aim(Range steps, std::size_t unit, std::size_t units) {
-    const std::size_t known =
-        last_ - base_ < kKeyBlock + Keys::kAhead ? last_ - base_ : kKeyBlock + Keys::kAhead;
+    const std::size_t left = rows_.last() - rows_.base();
+    const std::size_t known = left < kKeyBlock + Keys::kAhead ? left : kKeyBlock + Keys::kAhead;
     const std::size_t at = unit < units ? unit : unit < 2 * units ? unit - units : unit - 2 * units;
     const std::size_t first = unit < 2 * units ? steps.begin * kStep : kKeyBlock;
     const std::size_t position = first + at / tile_.kv_heads * kStep;
@@ -571,25 +459,21 @@ class TileAttention {
   std::size_t dim_;
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
-  std::size_t rows_;
+  Lanes rows_;
+  std::size_t group_count_;
   typename Rows<V>::Falling falling_;  ///< at rate s
   Keys keys_;
-  std::size_t group_count_ = 0;
-  Group groups_[kMaxGroups];
-  std::size_t base_ = 0;  ///< first position of the block
-  std::size_t last_ = 0;  ///< end of what the tile sees
-  Range block_{};         ///< what the tile sees of the block
-  std::byte* q_;          // [group][step], B tiles
-  std::byte* scores_;     // [group][position][row] f32
-  std::byte* weights_;    // [group][step of the block], A tiles
-  std::byte* values_;     // [step of the block][column], B tiles
-  std::byte* part_;       // [group][column], C tiles: o
-  std::byte* copies_;     // two tiles of keys
-  float* merged_;         // [row][column][16], O
+  Range block_{};       ///< what the tile sees of the block
+  std::byte* q_;        // [group][step], B tiles
+  std::byte* scores_;   // [group][position][row] f32
+  std::byte* weights_;  // [group][step of the block], A tiles
+  std::byte* values_;   // [step of the block][column], B tiles
+  std::byte* part_;     // [group][column], C tiles: o
+  std::byte* copies_;   // two tiles of keys
+  float* merged_;       // [row][column][16], O
   std::size_t units_ahead_ = 0;
   const std::byte* ahead_[kStep];
-  Range visible_[kRows];
-  bool started_[kRows];
+  bool started_[kRows] = {};
   // Of rows, a group has kLanes.
   float max_[kMaxGroups * kLanes] = {};
   float sum_[kMaxGroups * kLanes] = {};

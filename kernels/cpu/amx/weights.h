@@ -3,8 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
-#include "kernels/cpu/simd/key_rows.h"
-#include "kernels/cpu/simd/rows.h"
+#include "kernels/cpu/simd/lane_rows.h"
 
 namespace tandem::kernels::cpu {
 
@@ -14,27 +13,17 @@ class TileWeights {
  public:
   using Vec = typename V::Vec;
   using Range = typename KeyRows<V>::Range;
+  using Seen = typename LaneRows<V>::Seen;
 
-  static constexpr std::size_t kLanes = 16;
+  static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
   /// Positions of a step: two tiles of keys, one of weights.
   static constexpr std::size_t kStep = 32;
-
-  /// Positions that the rows see: from begin to end, a row a lane; and those that all see.
-  struct Seen {
-    Vec begin;
-    Vec end;
-    Range all;
-  };
 
   /// Of each row: the largest of its sums, and the total of weights before they are rounded.
   struct Sums {
     Vec max;
     Vec sum;
   };
-
-  static Range either(Range a, Range b) {
-    return {a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
-  }
 
   /// Steps that hold a range of positions.
   static Range steps_of(Range positions) {
@@ -72,25 +61,15 @@ class TileWeights {
     for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(hide(V::load(sums_ + (j + i) * kLanes), j + i, lowest), best[i]);
+        best[i] = V::max(seen_.hide(V::load(sums_ + (j + i) * kLanes), j + i, lowest), best[i]);
     }
     return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
-  }
-
-  /// `hidden` for rows that do not see the position.
-  [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value,
-                                                               std::size_t j,
-                                                               Vec hidden) const {
-    if (j >= seen_.all.begin && j < seen_.all.end) return value;
-    const Vec at = V::broadcast(static_cast<float>(j));
-    return V::select_greater(
-        seen_.begin, at, hidden, V::select_greater(seen_.end, at, value, hidden));
   }
 
   [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
                                                                     Vec anchor) const {
     const Vec below = V::sub(anchor, V::load(sums_ + j * kLanes));
-    return hide(Rows<V>::exp2_down(below, falling_), j, V::zero());
+    return seen_.hide(Rows<V>::exp2_down(below, falling_), j, V::zero());
   }
 
   /// Of 32 positions from j on; adds to the totals of j % 4.

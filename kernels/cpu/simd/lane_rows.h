@@ -33,12 +33,13 @@ class LaneRows {
     Vec end;
     Range all;
 
-    /// `value` of position j of the block, -inf for rows that do not see it.
-    [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value, std::size_t j) const {
+    /// `value` of position j of the block, `hidden` for rows that do not see it.
+    [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value,
+                                                                 std::size_t j,
+                                                                 Vec hidden) const {
       if (j >= all.begin && j < all.end) return value;
-      const Vec lowest = V::broadcast(-__builtin_inff());
       const Vec at = V::broadcast(static_cast<float>(j));
-      return V::select_greater(begin, at, lowest, V::select_greater(end, at, value, lowest));
+      return V::select_greater(begin, at, hidden, V::select_greater(end, at, value, hidden));
     }
   };
 
