@@ -59,6 +59,8 @@ class TileAttention {
   using Lanes = LaneRows<V>;
   using Weights = TileWeights<V>;
   using Sums = typename Weights::Sums;
+  using Lanes = LaneRows<V>;
+  using Group = typename Lanes::Group;
 
   static constexpr std::size_t kLanes = Lanes::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
@@ -91,11 +93,11 @@ class TileAttention {
         steps_((tile.head_dim + 31) / 32),
         columns_(2 * steps_),
         rows_(tile),
+        group_count_(rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
     // 1 / ln 2
     const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
     falling_ = Rows<V>::falling(rate);
-    const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + groups * steps_ * kTileBytes;
     weights_ = scores_ + groups * (kKeyBlock / 16) * kTileBytes;
@@ -108,12 +110,13 @@ class TileAttention {
   }
 
   void run_all() {
-    rows_.load_queries(steps_ * kLanes, tile_.scale < 0, copies_, q_);
-    configure();
+    rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, copies_, q_);
     const std::size_t last = rows_.last();
+    configure();
     for (std::size_t base = rows_.first() / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
       rows_.enter(base);
-      keys_.find(base, rows_.block().begin, last);
+      block_ = rows_.block();
+      keys_.find(base, block_.begin, last);
       score();
       for (std::size_t g = 0; g < rows_.group_count(); ++g)
         weigh(g);
@@ -173,8 +176,7 @@ class TileAttention {
   /// positions that nobody sees.
   KeyTile key_tile(std::size_t position, std::size_t head, std::byte* copy) {
     const std::size_t offset = head * tile_.kv_head_stride;
-    const bool whole = position >= rows_.block().begin &&
-                       position + kTileHeight <= rows_.block().end &&
+    const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
                        (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
     if (whole && dim_ % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
     const std::size_t line = steps_ * kTileRowBytes;
@@ -223,12 +225,11 @@ class TileAttention {
 
   /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum.
   void weigh(std::size_t g) {
-    const typename Lanes::Group& group = rows_.group(g);
     const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
                           falling_,
                           rows_.seen_by(g));
-    const Sums sums = weights.make(Weights::steps_of(group.some),
-                                   Weights::steps_of(rows_.block()),
+    const Sums sums = weights.make(Weights::steps_of(rows_.group(g).some),
+                                   Weights::steps_of(block_),
                                    weights_ + g * kBlockSteps * kTileBytes);
     V::store(part_max_ + g * kLanes, sums.max);
     V::store(part_sum_ + g * kLanes, sums.sum);
@@ -355,7 +356,7 @@ class TileAttention {
 
   /// Rows whose sums are NaN, where others see more or less than they do, are summed again alone.
   void mend(std::size_t g) {
-    const typename Lanes::Group& group = rows_.group(g);
+    const Group& group = rows_.group(g);
     for (std::size_t lane = 0; lane < group.rows; ++lane) {
       if (!rows_.sees_less(group.row + lane)) continue;
       bool broken = false;
@@ -386,7 +387,7 @@ class TileAttention {
   }
 
   void merge(std::size_t g) {
-    const typename Lanes::Group& group = rows_.group(g);
+    const Group& group = rows_.group(g);
     alignas(64) float keep[kLanes];
     alignas(64) float take[kLanes];
     find_factors(g, keep, take);
@@ -460,8 +461,10 @@ class TileAttention {
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   Lanes rows_;
+  std::size_t group_count_;
   typename Rows<V>::Falling falling_;  ///< at rate s
   Keys keys_;
+  Range block_{};       ///< what the tile sees of the block
   std::byte* q_;        // [group][step], B tiles
   std::byte* scores_;   // [group][position][row] f32
   std::byte* weights_;  // [group][step of the block], A tiles

@@ -14,6 +14,7 @@ class TileWeights {
   using Vec = typename V::Vec;
   using Seen = typename LaneRows<V>::Seen;
   using Range = typename KeyRows<V>::Range;
+  using Seen = typename LaneRows<V>::Seen;
 
   static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
   /// Positions of a step: two tiles of keys, one of weights.
@@ -61,7 +62,7 @@ class TileWeights {
     for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(seen_.hide(V::load(sums_ + (j + i) * kLanes), j + i), best[i]);
+        best[i] = V::max(seen_.hide(V::load(sums_ + (j + i) * kLanes), j + i, lowest), best[i]);
     }
     return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
   }

@@ -41,11 +41,6 @@ class LaneRows {
       const Vec at = V::broadcast(static_cast<float>(j));
       return V::select_greater(begin, at, hidden, V::select_greater(end, at, value, hidden));
     }
-
-    /// -inf for rows that do not see it.
-    [[nodiscard]] inline __attribute__((always_inline)) Vec hide(Vec value, std::size_t j) const {
-      return hide(value, j, V::broadcast(-__builtin_inff()));
-    }
   };
 
   /// At most kMaxGroups groups.

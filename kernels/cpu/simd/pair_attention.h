@@ -213,7 +213,7 @@ class PairAttention {
     for (std::size_t j = begin; j < end; j += 4) {
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(seen.hide(V::load(scores + (j + i) * kLanes), j + i), best[i]);
+        best[i] = V::max(seen.hide(V::load(scores + (j + i) * kLanes), j + i, lowest), best[i]);
     }
     const Vec max = V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
     V::store(part_max_ + g * kLanes, max);
@@ -244,7 +244,8 @@ class PairAttention {
                                                              const typename Lanes::Seen& seen,
                                                              std::size_t j,
                                                              Vec anchor) {
-    return Rows<V>::exp_down(V::sub(seen.hide(V::load(scores + j * kLanes), j), anchor));
+    const Vec below = V::sub(V::load(scores + j * kLanes), anchor);
+    return seen.hide(Rows<V>::exp_down(below), j, V::zero());
   }
 
   /// Value rows to words, [32 dimensions][pair of positions][2][16], zeros for positions outside of
