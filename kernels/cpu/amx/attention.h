@@ -56,13 +56,12 @@ class TileAttention {
   using Vec = typename V::Vec;
   using Keys = KeyRows<V>;
   using Range = typename Keys::Range;
-  using Lanes = LaneRows<V>;
   using Weights = TileWeights<V>;
   using Sums = typename Weights::Sums;
   using Lanes = LaneRows<V>;
   using Group = typename Lanes::Group;
 
-  static constexpr std::size_t kLanes = Lanes::kLanes;
+  static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kMaxGroups = Lanes::kMaxGroups;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
@@ -99,11 +98,11 @@ class TileAttention {
     const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
     falling_ = Rows<V>::falling(rate);
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
-    scores_ = q_ + groups * steps_ * kTileBytes;
-    weights_ = scores_ + groups * (kKeyBlock / 16) * kTileBytes;
-    values_ = weights_ + groups * kBlockSteps * kTileBytes;
+    scores_ = q_ + group_count_ * steps_ * kTileBytes;
+    weights_ = scores_ + group_count_ * (kKeyBlock / 16) * kTileBytes;
+    values_ = weights_ + group_count_ * kBlockSteps * kTileBytes;
     part_ = values_ + (tile.tokens == 1 ? 1 : kBlockSteps) * columns_ * kTileBytes;
-    copies_ = part_ + groups * columns_ * kTileBytes;
+    copies_ = part_ + group_count_ * columns_ * kTileBytes;
     merged_ = reinterpret_cast<float*>(copies_ + 2 * steps_ * kTileBytes);
     const std::size_t unit = kStep * tile.row_bytes;
     units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit - 1) / unit : 2;
@@ -118,10 +117,10 @@ class TileAttention {
       block_ = rows_.block();
       keys_.find(base, block_.begin, last);
       score();
-      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+      for (std::size_t g = 0; g < group_count_; ++g)
         weigh(g);
       tile_.tokens == 1 ? sum_in_turn() : sum_block();
-      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+      for (std::size_t g = 0; g < group_count_; ++g)
         merge(g);
     }
     tiles_.release();
@@ -141,7 +140,7 @@ class TileAttention {
 
   /// Scores of the block, [group][position][row], before their scale.
   void score() {
-    const Range steps = Weights::steps_of(rows_.block());
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
@@ -164,7 +163,7 @@ class TileAttention {
   /// fn.operator()<1 or 2>(g) for the groups of a kv head, g and g + 1 together.
   template <class Fn>
   void for_groups(std::size_t head, Fn fn) {
-    const std::size_t each = rows_.group_count() / tile_.kv_heads;
+    const std::size_t each = group_count_ / tile_.kv_heads;
     std::size_t g = head * each;
     const std::size_t end = g + each;
     for (; g + 2 <= end; g += 2)
@@ -183,7 +182,7 @@ class TileAttention {
     for (std::size_t i = 0; i < kTileHeight; ++i) {
       const std::size_t j = position + i;
       std::byte* to = copy + i * line;
-      const bool seen = j >= rows_.block().begin && j < rows_.block().end;
+      const bool seen = j >= block_.begin && j < block_.end;
       const std::size_t bytes = seen ? dim_ * 2 : 0;
       if (seen) __builtin_memcpy(to, keys_.row[j] + offset, bytes);
       __builtin_memset(to + bytes, 0, line - bytes);
@@ -274,29 +273,29 @@ class TileAttention {
 
   /// Weighted values of several tokens: all of the block's first become B tiles.
   void sum_block() {
-    const Range steps = Weights::steps_of(rows_.block());
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = steps.end - steps.begin;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       aim(steps, units + step - steps.begin + units_ahead_, units);
-      interleave(step, 0, rows_.block(), true, values_ + step * columns_ * kTileBytes);
+      interleave(step, 0, block_, true, values_ + step * columns_ * kTileBytes);
     }
     for_groups(0, [&]<int kGroups>(std::size_t g) {
       const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
       sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
     });
-    for (std::size_t g = 0; g < rows_.group_count(); ++g)
+    for (std::size_t g = 0; g < group_count_; ++g)
       mend(g);
   }
 
   /// Weighted values of one token, head by head over each step.
   void sum_in_turn() {
-    const Range steps = Weights::steps_of(rows_.block());
+    const Range steps = Weights::steps_of(block_);
     const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
         aim(steps, units + unit + units_ahead_, units);
-        interleave(step, head, rows_.block(), true, values_);
+        interleave(step, head, block_, true, values_);
         for_groups(head, [&]<int kGroups>(std::size_t g) {
           sum_steps<kGroups>(g, {step, step + 1}, values_, step == steps.begin);
         });
@@ -445,7 +444,7 @@ class TileAttention {
     for (std::size_t i = 0; i < kStep; ++i) {
       std::size_t j = position + i;
       j = j < known ? j : known - 1;
-      ahead_[i] = keys_.row[j > rows_.block().begin ? j : rows_.block().begin] + offset;
+      ahead_[i] = keys_.row[j > block_.begin ? j : block_.begin] + offset;
     }
   }
 

@@ -12,7 +12,6 @@ template <class V>
 class TileWeights {
  public:
   using Vec = typename V::Vec;
-  using Seen = typename LaneRows<V>::Seen;
   using Range = typename KeyRows<V>::Range;
   using Seen = typename LaneRows<V>::Seen;
 
