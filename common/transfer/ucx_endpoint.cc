@@ -113,8 +113,8 @@ void UcxTransport::handle(SendRequest& request) {
     endpoint.waiting.push_back(std::move(request));
 }
 
-/// Nothing is sent to the peer from here on, and what is under way is let out before the endpoint is
-/// closed. UCX (1.13, and TCP's part in later ones) must not be made to close an endpoint in the
+/// Nothing is sent to the peer from here on, and what is under way is let out before the endpoint
+/// is closed. UCX (1.13, and TCP's part in later ones) must not be made to close an endpoint in the
 /// middle of it, unless it has noticed itself that the connection is broken:
 /// - uct_tcp_iface_handle_events() reads from a socket and then writes to it, also when what it has
 ///   read is the peer's farewell (uct_tcp_cm_handle_conn_fin), which frees the connection if our
@@ -144,7 +144,8 @@ bool UcxTransport::may_close(Endpoint& endpoint) {
   if (!wiring_ended(endpoint)) return false;
   if (has_ended(endpoint.flush)) return true;
   const auto own = [&](const auto& message) { return message.life == endpoint.life; };
-  return steady_clock().now() >= endpoint.leave_by && std::none_of(sends_.begin(), sends_.end(), own) &&
+  return steady_clock().now() >= endpoint.leave_by &&
+         std::none_of(sends_.begin(), sends_.end(), own) &&
          std::none_of(notes_.begin(), notes_.end(), own);
 }
 
