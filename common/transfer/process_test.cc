@@ -229,6 +229,7 @@ TEST(TransferProcesses, PeerThatIsStoppedDelaysNoOther) {
   child.hurt(SIGSTOP);
   for (std::uint32_t unit = 1; unit < kPages; ++unit)
     send_to(kChild, unit);
+  ::usleep(200'000);  // gives the socket the chance to be full
   node.transport->disconnect(kChild);
   for (std::uint32_t unit = 1; unit < kPages; ++unit)
     ASSERT_TRUE(node.next<SendDoneEvent>()) << unit;
