@@ -114,16 +114,15 @@ void UcxTransport::handle(SendRequest& request) {
 }
 
 /// Nothing is sent to the peer from here on, and what is under way is let out before the endpoint
-/// is closed. UCX (1.13, and TCP's part in later ones) must not be made to close an endpoint in the
+/// is closed. UCX (1.13; the first also in later ones) must not be made to close an endpoint in the
 /// middle of it, unless it has noticed itself that the connection is broken:
 /// - uct_tcp_iface_handle_events() reads from a socket and then writes to it, also when what it has
-///   read is the peer's farewell (uct_tcp_cm_handle_conn_fin), which frees the connection if our
-///   side was closed before. It only writes while the socket was too full for something.
-/// - uct_tcp_ep_destroy() says farewell with a write that spins until the socket has room, which
-///   never comes when the peer is stopped; or it comes between the parts of a message, which the
-///   peer then takes for the message's.
+///   read is the peer's farewell, at which uct_tcp_cm_handle_conn_fin() frees a connection whose
+///   own side was closed before. It only writes where the socket was too full for something.
+/// - uct_tcp_ep_purge() cuts off the message that is half written, and the farewell that follows it
+///   is the peer's to read as the rest.
 /// - ucp_request_send_state_ff() aborts the process (ucp_request.c:684) when a wire-up message of
-///   UCX's own still waits.
+///   UCX's own still waits for TCP.
 void UcxTransport::leave(Endpoint& endpoint, Duration within) {
   drop_lent(endpoint);
   endpoint.leaving = true;
