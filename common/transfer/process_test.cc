@@ -23,6 +23,7 @@ using testing::unit_header;
 
 constexpr std::uint64_t kParent = 1;
 constexpr std::uint64_t kChild = 2;
+constexpr std::uint64_t kOther = 3;
 constexpr std::uint32_t kPages = 64;
 constexpr std::uint64_t kPageBytes = 1U << 20U;
 
@@ -207,6 +208,47 @@ TEST(TransferProcesses, ReceiverDiesInTheMiddle) {
     child.end();
     EXPECT_EQ(node.count<SendDoneEvent>(), 0U);
   }
+}
+
+/// A peer that is stopped before it has taken what fills its socket, and is not wanted any more,
+/// delays nobody: the others are served. It may even go on later.
+TEST(TransferProcesses, PeerThatIsStoppedDelaysNoOther) {
+  Node node({.back_end = BackEnd::kUcxTcp, .pages = kPages, .page_bytes = kPageBytes});
+  Child child('r', BackEnd::kUcxTcp);
+  const std::string address = read_text(child.fd());
+  ASSERT_FALSE(address.empty());
+  node.transport->connect(kChild, address);
+  write_text(child.fd(), node.transport->address());
+  ASSERT_EQ(read_text(child.fd()), "open");
+  const auto send_to = [&](std::uint64_t peer, std::uint32_t unit) {
+    node.transport->send(
+        {.peer = peer, .header = unit_header(node.memory, unit, unit, 1), .source_pages = {unit}});
+  };
+  send_to(kChild, 0);
+  ASSERT_TRUE(node.next<SendDoneEvent>());
+  child.hurt(SIGSTOP);
+  for (std::uint32_t unit = 1; unit < kPages; ++unit)
+    send_to(kChild, unit);
+  ::usleep(200'000);  // gives the socket the chance to be full
+  node.transport->disconnect(kChild);
+  for (std::uint32_t unit = 1; unit < kPages; ++unit)
+    ASSERT_TRUE(node.next<SendDoneEvent>()) << unit;
+
+  Node other({.back_end = BackEnd::kUcxTcp, .pages = kPages, .page_bytes = kPageBytes});
+  other.transport->connect(kParent, node.transport->address());
+  other.transport->open_landing(test_name(), 0, all_pages());
+  node.transport->connect(kOther, other.transport->address());
+  for (const std::uint32_t unit : {0U, 1U}) {
+    if (unit == 1) child.hurt(SIGCONT);
+    send_to(kOther, unit);
+    const auto done = node.next<SendDoneEvent>();
+    ASSERT_TRUE(done);
+    EXPECT_TRUE(done->status.ok()) << done->status.message();
+    const auto landed = other.next<UnitLandedEvent>();
+    ASSERT_TRUE(landed);
+    EXPECT_TRUE(landed->crc_ok);
+  }
+  EXPECT_EQ(node.count<SendDoneEvent>(), 0U);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

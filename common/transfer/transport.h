@@ -115,7 +115,8 @@ class KvTransport {
   /// Both sides connect to each other, under the peer's incarnation. A failure to connect comes as
   /// PeerDataErrorEvent.
   virtual void connect(std::uint64_t peer, std::string address) = 0;
-  /// Closes by force: sends in flight end with an error, nothing of the peer lands afterwards.
+  /// Sends in flight end within about a second, with an error if the peer has not taken them by
+  /// then; nothing of the peer lands in landings that are closed afterwards.
   virtual void disconnect(std::uint64_t peer) = 0;
 
   virtual void open_landing(const TransferName& name,

@@ -1,7 +1,9 @@
 // UcxTransport: endpoints and the landing table's commands.
+#include "common/base/clock.h"
 #include "common/base/crc32c.h"
 #include "common/transfer/ucx_transport.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -11,6 +13,8 @@ namespace {
 
 constexpr std::string_view kAddressMark = "TKA1";
 constexpr std::size_t kAddressHead = 8;
+/// A peer that reads takes what is under way within milliseconds.
+constexpr Duration kLeaveWithin = seconds(1);
 
 /// Whether each of "tcp/lo.0 tcp/eth0.1" begins so.
 bool only_tcp(std::string_view lanes) {
@@ -40,7 +44,7 @@ std::string_view unwrap_address(std::string_view wrapped) {
 
 void UcxTransport::handle(Connect& command) {
   if (const auto old = peers_.find(command.peer); old != peers_.end()) {
-    close_endpoint(*old->second);
+    leave(*old->second, kLeaveWithin);  // which may be gone from here
     peers_.erase(old);
   }
   const std::string_view address = unwrap_address(command.address);
@@ -48,6 +52,7 @@ void UcxTransport::handle(Connect& command) {
   endpoint.owner = this;
   endpoint.self = std::prev(endpoints_.end());
   endpoint.peer = command.peer;
+  endpoint.life = ++next_life_;
   endpoint.address_crc = crc32c(command.address.data(), command.address.size());
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -80,7 +85,7 @@ void UcxTransport::handle(Disconnect& command) {
   const auto found = peers_.find(command.peer);
   if (found == peers_.end()) return;
   disturbed_ = true;
-  close_endpoint(*found->second);
+  leave(*found->second, kLeaveWithin);  // which may be gone from here
   peers_.erase(found);
 }
 
@@ -108,6 +113,41 @@ void UcxTransport::handle(SendRequest& request) {
     endpoint.waiting.push_back(std::move(request));
 }
 
+/// Nothing is sent to the peer from here on, and what is under way is let out before the endpoint
+/// is closed. UCX (1.13; the first also in later ones) must not be made to close an endpoint in the
+/// middle of it, unless it has noticed itself that the connection is broken:
+/// - uct_tcp_iface_handle_events() reads from a socket and then writes to it, also when what it has
+///   read is the peer's farewell, at which uct_tcp_cm_handle_conn_fin() frees a connection whose
+///   own side was closed before. It only writes where the socket was too full for something.
+/// - uct_tcp_ep_purge() cuts off the message that is half written, and the farewell that follows it
+///   is the peer's to read as the rest.
+/// - ucp_request_send_state_ff() aborts the process (ucp_request.c:684) when a wire-up message of
+///   UCX's own still waits for TCP.
+void UcxTransport::leave(Endpoint& endpoint, Duration within) {
+  drop_lent(endpoint);
+  endpoint.leaving = true;
+  endpoint.leave_by = steady_clock().now() + within;
+  if (endpoint.failure == UCS_OK) {
+    ucp_request_param_t param{};
+    ucs_status_ptr_t flush = ucp_ep_flush_nbx(endpoint.ep, &param);
+    if (UCS_PTR_IS_PTR(flush)) endpoint.flush = flush;
+  }
+  if (may_close(endpoint)) close_endpoint(endpoint);
+}
+
+/// A flush over TCP ends with an answer of the peer's. One that gives none, because it is stopped,
+/// must not keep the pages that it was sending to: with nothing of ours on the way to it the socket
+/// is not full. Otherwise the endpoint stays until the peer reads on or is gone.
+bool UcxTransport::may_close(Endpoint& endpoint) {
+  if (endpoint.failure != UCS_OK) return true;
+  if (!wiring_ended(endpoint)) return false;
+  if (has_ended(endpoint.flush)) return true;
+  const auto own = [&](const auto& message) { return message.life == endpoint.life; };
+  return steady_clock().now() >= endpoint.leave_by &&
+         std::none_of(sends_.begin(), sends_.end(), own) &&
+         std::none_of(notes_.begin(), notes_.end(), own);
+}
+
 /// By force: what is in flight ends now, with an error, and the endpoint is never used again.
 void UcxTransport::close_endpoint(Endpoint& endpoint) {
   drop_lent(endpoint);
@@ -118,9 +158,8 @@ void UcxTransport::close_endpoint(Endpoint& endpoint) {
   ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint.ep, &param);
   endpoint.ep = nullptr;
   if (UCS_PTR_IS_PTR(request)) endpoint.close_request = request;
-  if (wiring_ended(endpoint) && has_ended(endpoint.close_request)) {
-    endpoints_.erase(endpoint.self);
-  }
+  const bool quiet = wiring_ended(endpoint) && has_ended(endpoint.flush);
+  if (quiet && has_ended(endpoint.close_request)) endpoints_.erase(endpoint.self);
 }
 
 /// The lanes stand, or never will: then UCX may hold wire-up messages that never leave.
@@ -148,13 +187,20 @@ void UcxTransport::on_endpoint_error(void* argument, ucp_ep_h /*ep*/, ucs_status
   endpoint->owner->any_failed_ = true;
 }
 
-/// Forgets endpoints whose close has finished: UCX does not name them any more.
+/// Closes endpoints that may be, and forgets those whose close has finished: UCX does not name them
+/// any more.
 void UcxTransport::reap_closed() {
   for (auto it = endpoints_.begin(); it != endpoints_.end();) {
     const auto current = it++;
     const bool wired = wiring_ended(*current);
-    if (current->ep == nullptr && wired && has_ended(current->close_request)) {
-      endpoints_.erase(current);
+    if (current->ep == nullptr) {
+      if (wired && has_ended(current->flush) && has_ended(current->close_request))
+        endpoints_.erase(current);
+    } else if (current->leaving && may_close(*current)) {
+      close_endpoint(*current);
+    } else if (current->leaving && steady_clock().now() >= current->leave_by) {
+      for (Send& send : sends_)
+        if (send.life == current->life) report_lost(send, ucx_error("send", UCS_ERR_CANCELED));
     }
   }
 }

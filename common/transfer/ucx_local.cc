@@ -59,6 +59,7 @@ ucs_status_t UcxTransport::send_note(Endpoint& endpoint,
   Note& note = notes_.emplace_back();
   note.owner = this;
   note.self = std::prev(notes_.end());
+  note.life = endpoint.life;
   note.bytes = std::move(bytes);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;

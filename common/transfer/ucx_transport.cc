@@ -21,7 +21,8 @@ constexpr unsigned kUnitAmId = 1;
 constexpr Duration kSleepMax = milliseconds(200);
 /// How long destruction waits for forced closes to finish; they do at once unless UCX is broken.
 constexpr Duration kQuietWithin = seconds(2);
-constexpr Duration kWiredWithin = milliseconds(300);
+/// And for peers that have to take what is on its way to them before they are left.
+constexpr Duration kLeftWithin = milliseconds(300);
 constexpr Duration kCalmFor = milliseconds(250);
 /// How long UCX is left to itself at a time.
 constexpr Duration kProgressFor = milliseconds(1);
@@ -317,19 +318,25 @@ Duration UcxTransport::use_spare_time() {
   return std::min(took * kPrefaultRest, kSleepMax);
 }
 
-/// Every endpoint is closed by force, so that no send or receive outlives the worker.
+/// Every endpoint is closed, so that no send or receive outlives the worker. See leave() for those
+/// that may not be, and abandon() for what comes of them.
 void UcxTransport::run_until_quiet() {
   run_commands();
-  // A peer that is there finishes the wiring; see abandon() for what comes of closing before.
-  const auto wired = [this] {
-    return std::all_of(
-        endpoints_.begin(), endpoints_.end(), [this](Endpoint& e) { return wiring_ended(e); });
-  };
-  for (const Time wired_by = now() + kWiredWithin; !wired() && now() < wired_by;)
-    ucp_worker_progress(worker_);
   for (const auto& [peer, endpoint] : std::exchange(peers_, {}))
-    close_endpoint(*endpoint);
-  const Time until = now() + kQuietWithin;
+    leave(*endpoint, kLeftWithin);
+  const Time left_by = now() + kLeftWithin;
+  for (Endpoint& endpoint : endpoints_)
+    endpoint.leave_by = std::min(endpoint.leave_by, left_by);
+  const auto all_left = [this] {
+    reap_closed();
+    return std::none_of(endpoints_.begin(), endpoints_.end(), [](const Endpoint& e) {
+      return e.ep != nullptr && e.leaving;
+    });
+  };
+  while (!all_left() && now() < left_by)
+    ucp_worker_progress(worker_);
+  // Those that stay keep the worker, and sends of theirs do not end.
+  const Time until = now() + (all_left() ? kQuietWithin : Duration());
   const auto quiet = [this] {
     reap_closed();
     return endpoints_.empty() && sends_.empty() && receives_.empty() && notes_.empty();
@@ -342,8 +349,8 @@ void UcxTransport::run_until_quiet() {
   for (Time calm_by = now() + kCalmFor; stays && now() < calm_by && now() < until;) {
     if (ucp_worker_progress(worker_) != 0) calm_by = now() + kCalmFor;
   }
-  for (const Send& send : sends_)
-    sink_(SendDoneEvent{send.name, send.unit, unavailable("the transport has stopped"), 0});
+  for (Send& send : sends_)
+    report_lost(send, unavailable("the transport has stopped"));
 }
 
 Result<std::unique_ptr<KvTransport>> make_ucx_transport(PageMemory memory,

@@ -72,10 +72,14 @@ class UcxTransport final : public KvTransport {
   struct Endpoint {
     UcxTransport* owner = nullptr;
     std::uint64_t peer = 0;
+    std::uint64_t life = 0;  ///< no other's, ever: by it messages in flight remember theirs
     ucp_ep_h ep = nullptr;
     ucs_status_t failure = UCS_OK;  ///< set by UCX's error callback
     std::list<Endpoint>::iterator self;
     void* wiring = nullptr;         ///< a flush that ends when the lanes stand (or have failed)
+    bool leaving = false;           ///< not in peers_ any more, and not yet closed
+    void* flush = nullptr;          ///< while leaving: ends when nothing of ours is under way
+    Time leave_by;                  ///< then sends that have not ended are reported as lost
     void* close_request = nullptr;  ///< while a forced close is going on
     std::uint32_t address_crc = 0;  ///< of the peer's address: how its short messages name it
     bool maps_slots = false;        ///< the peer reads our slots
@@ -91,6 +95,8 @@ class UcxTransport final : public KvTransport {
   struct Send {
     UcxTransport* owner = nullptr;
     std::list<Send>::iterator self;
+    std::uint64_t life = 0;  ///< its endpoint's
+    bool reported = false;   ///< its end, with an error: UCX has not let go of it yet
     TransferName name;
     std::uint32_t unit = 0;
     std::uint32_t crc = 0;
@@ -114,6 +120,7 @@ class UcxTransport final : public KvTransport {
   struct Note {
     UcxTransport* owner = nullptr;
     std::list<Note>::iterator self;
+    std::uint64_t life = 0;  ///< its endpoint's
     std::vector<std::byte> bytes;
   };
 
@@ -144,7 +151,10 @@ class UcxTransport final : public KvTransport {
   void handle(Open& command);
   void handle(Close& command);
   void handle(SendRequest& request);
+  void leave(Endpoint& endpoint, Duration within);
+  bool may_close(Endpoint& endpoint);
   void close_endpoint(Endpoint& endpoint);
+  void report_lost(Send& send, const Status& status);
   static bool has_ended(void*& request);
   bool wiring_ended(Endpoint& endpoint);
   void reap_failed();
@@ -231,7 +241,8 @@ class UcxTransport final : public KvTransport {
   /// An endpoint failed or was closed before its lanes stood.
   bool unclean_ = false;
   bool disturbed_ = false;         ///< a peer was disconnected or lost
-  std::list<Endpoint> endpoints_;  ///< those in peers_ and those that are being closed
+  std::list<Endpoint> endpoints_;  ///< those in peers_, those that leave or are being closed
+  std::uint64_t next_life_ = 0;
   bool any_failed_ = false;
   std::list<Send> sends_;
   std::list<Receive> receives_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tandem::transfer {
 
@@ -73,6 +74,7 @@ void UcxTransport::post_network(Endpoint& endpoint,
   Send& send = sends_.back();
   send.owner = this;
   send.self = std::prev(sends_.end());
+  send.life = endpoint.life;
   send.name = header.name;
   send.unit = header.unit;
   send.bytes = header.payload_bytes();
@@ -121,17 +123,25 @@ void UcxTransport::on_sent(void* request, ucs_status_t status, void* user_data) 
 }
 
 void UcxTransport::send_ended(Send& send, ucs_status_t status) {
-  SendDoneEvent event{send.name, send.unit, ok_status(), send.crc};
-  if (status == UCS_OK) {
+  std::optional<SendDoneEvent> event;
+  if (status == UCS_OK && !send.reported) {
     ++counting_.sent_units;
     counting_.sent_bytes += send.bytes;
+    event = {send.name, send.unit, ok_status(), send.crc};
   } else {
-    ++counting_.send_errors;
-    event.status = ucx_error("send", status);
+    report_lost(send, ucx_error("send", status));
   }
   if (send.slot) free_slot(*send.slot);
   sends_.erase(send.self);
-  sink_(std::move(event));
+  if (event) sink_(std::move(*event));
+}
+
+/// UCX may not have let go of it. What it reads of the pages from here on, while they are written
+/// to again, does not fit the CRC; a slot is not free before.
+void UcxTransport::report_lost(Send& send, const Status& status) {
+  if (std::exchange(send.reported, true)) return;
+  ++counting_.send_errors;
+  sink_(SendDoneEvent{send.name, send.unit, status, send.crc});
 }
 
 ucs_status_t UcxTransport::on_unit(void* argument,
