@@ -53,6 +53,12 @@ double mass_limit(const core::SamplingParams& params, double mass) {
                              : std::numeric_limits<double>::infinity();
 }
 
+/// To float. What penalties make too large for one stays finite: infinity means a broken model.
+float to_logit(double value) {
+  constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
+  return static_cast<float>(std::isinf(value) ? value : std::clamp(value, -kMost, kMost));
+}
+
 double sum_of(std::span<const double> weights) {
   return std::accumulate(weights.begin(), weights.end(), 0.0);
 }
@@ -101,11 +107,11 @@ std::span<const float> Sampler::adjust(const SampleInput& input) {
       logit -= static_cast<double>(params.frequency_penalty) * count;
       logit -= static_cast<double>(params.presence_penalty);
       if (penalty != 1) logit = logit < 0 ? logit * penalty : logit / penalty;
-      at(id) = static_cast<float>(logit);
+      at(id) = to_logit(logit);
     }
   }
   for (const auto& [id, bias] : params.logit_bias) {
-    at(id) = static_cast<float>(static_cast<double>(at(id)) + static_cast<double>(bias));
+    at(id) = to_logit(static_cast<double>(at(id)) + static_cast<double>(bias));
   }
   return adjusted_;
 }

@@ -46,9 +46,10 @@ struct Candidates {
 /// temperature or min-p apply), at counter_uniform(seed, output_index).
 ///
 /// Numerics, the same bits on every machine: penalties and bias in double, each sum and product
-/// rounded to double, the logit to float after the penalties and after each bias; weights in double
-/// (kernels::LogitKernels). Masses are sums of partial sums: of blocks of ids where the order is
-/// that of ids, else of 1/64 octaves of weight, each in order of ids.
+/// rounded to double, the logit to float after the penalties and after each bias (what is finite
+/// stays so: at most the largest float); weights in double (kernels::LogitKernels). Masses are sums
+/// of partial sums: of blocks of ids where the order is that of ids, else of 1/64 octaves of
+/// weight, each in order of ids.
 ///
 /// temperature 0 takes the largest logit, the lowest id among equals. A draw sorts top_k tokens, or
 /// those whose weights lie in one such part of an octave, never the vocabulary. Keeps scratch

@@ -89,6 +89,21 @@ TEST(Sampler, MinNewTokensMasksEndIdsUntilReached) {
   }
 }
 
+TEST(Sampler, APenaltyMayLeaveTheRangeOfFloats) {
+  core::SamplingParams params;
+  params.temperature = 0;
+  params.repetition_penalty = 1e-39F;
+  ASSERT_TRUE(params.validate(4).ok());
+  Sampler sampler(4);
+  const auto token = [&](const std::vector<float>& logits, const TokenCounts& counts) {
+    return sampler.sample({.logits = logits, .params = &params, .counts = &counts});
+  };
+  EXPECT_EQ(*token({1, 3, 2, 3}, {{2, 1}}), 2);
+  EXPECT_EQ(token({1, kInf, 2, 3}, {{1, 1}}).status().code(), Code::kInternal);
+  params.repetition_penalty = 2;
+  EXPECT_EQ(*token({-3e38F, -kInf, -kInf, -kInf}, {{0, 1}}), 0);
+}
+
 /// The cut of every mode against a full sort.
 TEST(Sampler, CandidatesAgreeWithAFullSort) {
   Random random(77);
