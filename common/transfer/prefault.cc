@@ -31,8 +31,10 @@ void Prefault::open(const TransferName& name, std::span<const std::uint32_t> pag
     if (taken_.empty() || at >= end_) return;
     const std::size_t last = block_of(at + page_bytes_ - 1);
     for (std::size_t index = block_of(at); index <= last; ++index) {
-      const bool neighbour = !queue_.empty() && queue_.back().index == index;
-      if (!taken_[index] && !neighbour) queue_.push_back({name, index});
+      // Another name's block is asked for again: that name may be closed first.
+      const bool asked =
+          !queue_.empty() && queue_.back().index == index && queue_.back().name == name;
+      if (!taken_[index] && !asked) queue_.push_back({name, index});
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "common/transfer/prefault.h"
 
 #include "common/base/clock.h"
+#include "common/base/shared_memory.h"
 #include "common/transfer/transport_test_support.h"
 
 #include <gtest/gtest.h>
@@ -130,6 +131,63 @@ TEST_F(TransferPrefault, AClosedNameTakesNoMore) {
   while (prefault.waiting())
     prefault.take_some();
   EXPECT_EQ(pool.there(), only({0, 5}));
+}
+
+TEST_F(TransferPrefault, ABlockOfTwoNamesIsTakenAlthoughOneIsClosed) {
+  const Untouched pool;
+  Prefault prefault(pool.memory());
+  prefault.open(test_name(1), std::vector<std::uint32_t>{4});
+  prefault.open(test_name(2), std::vector<std::uint32_t>{5});
+  prefault.close(test_name(1));
+  while (prefault.waiting())
+    prefault.take_some();
+  EXPECT_EQ(pool.there(), only({2}));
+}
+
+/// What a worker's pool is where peers of the same machine read it: the seals against writing leave
+/// its owner's mapping alone.
+TEST_F(TransferPrefault, TakesSharedMemory) {
+  auto pool = SharedMemory::create("tandem-prefault-test", 4 * kBlock);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  PageMemory memory;
+  memory.base = pool->base();
+  memory.stride_bytes = kBlock;
+  memory.page_count = 4;
+  memory.part_offsets = {0, kBlock};
+  Prefault prefault(memory);
+  pool->base()[3 * kBlock / 2] = std::byte{7};
+  prefault.open(test_name(), std::vector<std::uint32_t>{1});
+  while (prefault.waiting())
+    prefault.take_some();
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages(kBlock / page);
+  ASSERT_EQ(::mincore(pool->base() + kBlock, kBlock, pages.data()), 0);
+  for (const unsigned char each : pages)
+    EXPECT_EQ(each & 1U, 1U);
+  EXPECT_EQ(pool->base()[3 * kBlock / 2], std::byte{7});
+}
+
+/// Pages that the file behind them has no memory for would end the process if they were touched.
+TEST_F(TransferPrefault, MemoryThatCannotBeHadIsLeftAlone) {
+  const int file = ::memfd_create("tandem-prefault-test", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(::ftruncate(file, kBlock), 0);
+  void* base = ::mmap(nullptr, 4 * kBlock, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  ASSERT_NE(base, MAP_FAILED);
+  PageMemory memory;
+  memory.base = static_cast<std::byte*>(base);
+  memory.stride_bytes = kBlock;
+  memory.page_count = 4;
+  memory.part_offsets = {0, kBlock};
+  Prefault prefault(memory);
+  prefault.open(test_name(), std::vector<std::uint32_t>{2, 0});
+  while (prefault.waiting())
+    prefault.take_some();
+  unsigned char first = 0;
+  EXPECT_EQ(::mincore(base, 1, &first), 0);
+  EXPECT_EQ(first & 1U, 1U) << "a failure ends nothing but its own block";
+  ::munmap(base, 4 * kBlock);
 }
 
 TEST_F(TransferPrefault, NothingIsTakenTwice) {
