@@ -68,6 +68,9 @@ class KeyRows {
     }
     for (std::size_t j = known_; j < known_ + kOver; ++j)
       row[j] = row[known_ - 1];
+    // Nobody reads these, but whole strides are asked for.
+    for (std::size_t j = 0; j < begin; ++j)
+      row[j] = row[begin];
   }
 
   /// Units are numbered from the block's beginning.
