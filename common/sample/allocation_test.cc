@@ -21,6 +21,11 @@ std::atomic<int> allocations{0};
   return memory;
 }
 
+// What sorts for their buffers call.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return operator new(bytes);
+}
+
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/transfer/command_queue.h"
+#include "common/transfer/idle_cpu.h"
 #include "common/transfer/prefault.h"
 #include "common/transfer/short_message.h"
 #include "common/transfer/slots.h"
@@ -235,6 +236,7 @@ class UcxTransport final : public KvTransport {
   std::vector<Command> staged_;  ///< taken from commands_, not yet carried out
   LandingTable table_;
   Prefault prefault_;
+  IdleCpu idle_cpu_;
   Time prefault_from_;               ///< not before: the thread, or its core, has better to do
   std::uint64_t landed_before_ = 0;  ///< units, when prefault_ was last thought of
   std::map<std::uint64_t, Endpoint*> peers_;
