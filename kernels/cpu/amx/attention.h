@@ -29,6 +29,7 @@
 #pragma once
 
 #include "kernels/cpu/amx/weights.h"
+#include "kernels/cpu/simd/lane_sums.h"
 
 namespace tandem::kernels::cpu {
 
@@ -37,6 +38,11 @@ class TileAttention {
  public:
   /// Query rows of a tile at most.
   static constexpr std::size_t kRows = 64;
+
+  /// See Kernels.
+  static std::size_t most_rows(DType dtype, std::size_t /*head_dim*/) {
+    return dtype == DType::kBf16 ? kRows : kTileRows;
+  }
 
   /// Of DType::kBf16.
   static void run(const AttentionTile& tile) {
@@ -59,7 +65,6 @@ class TileAttention {
   using Weights = TileWeights<V>;
   using Sums = typename Weights::Sums;
   using Lanes = LaneRows<V>;
-  using Group = typename Lanes::Group;
 
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
@@ -92,6 +97,7 @@ class TileAttention {
         steps_((tile.head_dim + 31) / 32),
         columns_(2 * steps_),
         rows_(tile),
+        sums_(rows_),
         group_count_(rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
     // 1 / ln 2
@@ -124,7 +130,7 @@ class TileAttention {
         merge(g);
     }
     tiles_.release();
-    rows_.write(merged_, columns_ * kLanes, sum_);
+    rows_.write(merged_, columns_ * kLanes, sums_.sums());
   }
 
   /// C is 0 to 3, A 4 and 5, B 6 and 7.
@@ -230,8 +236,7 @@ class TileAttention {
     const Sums sums = weights.make(Weights::steps_of(rows_.group(g).some),
                                    Weights::steps_of(block_),
                                    weights_ + g * kBlockSteps * kTileBytes);
-    V::store(part_max_ + g * kLanes, sums.max);
-    V::store(part_sum_ + g * kLanes, sums.sum);
+    sums_.note(g, sums.max, sums.sum);
   }
 
   /// Values of a step to B tiles, [column][pair of positions][dimension], zeros for positions
@@ -283,8 +288,13 @@ class TileAttention {
       const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
       sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
     });
-    for (std::size_t g = 0; g < group_count_; ++g)
-      mend(g);
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      sums_.mend(
+          g,
+          columns_,
+          [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
+          [&](std::size_t lane) { sum_alone(g, lane); });
+    }
   }
 
   /// Weighted values of one token, head by head over each step.
@@ -353,19 +363,8 @@ class TileAttention {
     }
   }
 
-  /// Rows whose sums are NaN, where others see more or less than they do, are summed again alone.
-  void mend(std::size_t g) {
-    const Group& group = rows_.group(g);
-    for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      if (!rows_.sees_less(group.row + lane)) continue;
-      bool broken = false;
-      for (std::size_t column = 0; column < columns_; ++column)
-        broken |= V::any_nan(V::load(part_row(g, lane, column)));
-      if (broken) sum_alone(g, lane, rows_.seen(group.row + lane));
-    }
-  }
-
-  void sum_alone(std::size_t g, std::size_t lane, Range seen) {
+  void sum_alone(std::size_t g, std::size_t lane) {
+    const Range seen = rows_.seen(rows_.group(g).row + lane);
     const Range steps = Weights::steps_of(seen);
     for (std::size_t step = steps.begin; step < steps.end; ++step)
       interleave(step, 0, seen, false, values_ + step * columns_ * kTileBytes);
@@ -380,55 +379,22 @@ class TileAttention {
     }
   }
 
-  [[nodiscard]] const float* part_row(std::size_t g, std::size_t lane, std::size_t column) const {
-    return reinterpret_cast<const float*>(part_ + (g * columns_ + column) * kTileBytes +
-                                          lane * kTileRowBytes);
-  }
-
   void merge(std::size_t g) {
-    const Group& group = rows_.group(g);
-    alignas(64) float keep[kLanes];
-    alignas(64) float take[kLanes];
-    find_factors(g, keep, take);
-    for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      const std::size_t row = group.row + lane;
-      const std::size_t place = g * kLanes + lane;
-      const Range seen = rows_.seen(row);
-      if (seen.begin >= seen.end) continue;
-      float* merged = merged_ + row * columns_ * kLanes;
-      if (!started_[row]) {
-        started_[row] = true;
-        max_[place] = part_max_[place];
-        sum_[place] = part_sum_[place];
-        for (std::size_t column = 0; column < columns_; ++column)
-          V::store(merged + column * kLanes, sums_of(g, lane, column));
-        continue;
-      }
-      max_[place] = part_max_[place] > max_[place] ? part_max_[place] : max_[place];
-      sum_[place] = sum_[place] * keep[lane] + part_sum_[place] * take[lane];
-      const Vec keep_all = V::broadcast(keep[lane]);
-      const Vec take_all = V::broadcast(take[lane]);
-      for (std::size_t column = 0; column < columns_; ++column) {
-        float* to = merged + column * kLanes;
-        V::store(to, V::fma(V::load(to), keep_all, V::mul(sums_of(g, lane, column), take_all)));
-      }
-    }
-  }
-
-  /// Of what is merged already, and of the block's sums.
-  void find_factors(std::size_t g, float* keep, float* take) const {
-    const Vec before = V::load(max_ + g * kLanes);
-    const Vec now = V::load(part_max_ + g * kLanes);
-    const Vec most = V::select_greater(now, before, now, before);
-    const Vec anchor = V::select_greater(most, V::broadcast(-__builtin_inff()), most, V::zero());
-    V::store(keep, Rows<V>::exp2_down(V::sub(anchor, before), falling_));
-    V::store(take, Rows<V>::exp2_down(V::sub(anchor, now), falling_));
+    sums_.merge(
+        g,
+        columns_,
+        merged_,
+        [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
+        [&](Vec score, Vec largest) {
+          return Rows<V>::exp2_down(V::sub(largest, score), falling_);
+        });
   }
 
   /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
   /// steps those are depends on the tile.
   [[nodiscard]] Vec sums_of(std::size_t g, std::size_t lane, std::size_t column) const {
-    return V::add(V::load(part_row(g, lane, column)), V::zero());
+    const std::byte* part = part_ + (g * columns_ + column) * kTileBytes + lane * kTileRowBytes;
+    return V::add(V::load(reinterpret_cast<const float*>(part)), V::zero());
   }
 
   /// Lets the positions of a unit (a step of a kv head) ask for another one: `unit` counts those of
@@ -460,6 +426,7 @@ class TileAttention {
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   Lanes rows_;
+  LaneSums<V> sums_;
   std::size_t group_count_;
   typename Rows<V>::Falling falling_;  ///< at rate s
   Keys keys_;
@@ -473,12 +440,6 @@ class TileAttention {
   float* merged_;       // [row][column][16], O
   std::size_t units_ahead_ = 0;
   const std::byte* ahead_[kStep];
-  bool started_[kRows] = {};
-  // Of rows, a group has kLanes.
-  float max_[kMaxGroups * kLanes] = {};
-  float sum_[kMaxGroups * kLanes] = {};
-  float part_max_[kMaxGroups * kLanes];
-  float part_sum_[kMaxGroups * kLanes];
   T tiles_;
 };
 

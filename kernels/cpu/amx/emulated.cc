@@ -22,10 +22,6 @@ void attention(const AttentionTile& tile) {
   generic_kernels().attention(tile);
 }
 
-std::size_t attention_rows(DType dtype, std::size_t /*head_dim*/) {
-  return dtype == DType::kBf16 ? Attention::kRows : kTileRows;
-}
-
 }  // namespace
 
 Kernels emulated_amx_kernels() {
@@ -34,7 +30,7 @@ Kernels emulated_amx_kernels() {
   kernels.row_step = 32;
   kernels.most_rows = &Tiles::most_rows;
   kernels.attention = &attention;
-  kernels.attention_rows = &attention_rows;
+  kernels.attention_rows = &Attention::most_rows;
   return kernels;
 }
 

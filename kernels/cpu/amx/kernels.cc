@@ -64,10 +64,6 @@ void attention(const AttentionTile& tile) {
   avx512_kernels().attention(tile);
 }
 
-std::size_t attention_rows(DType dtype, std::size_t /*head_dim*/) {
-  return dtype == DType::kBf16 ? TileAttention<Avx512Vec, HardwareTiles>::kRows : kTileRows;
-}
-
 template <class T>
 Kernels kernels_on() {
   Kernels kernels = avx512_kernels();
@@ -75,7 +71,7 @@ Kernels kernels_on() {
   kernels.row_step = 32;
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
   kernels.attention = &attention<T>;
-  kernels.attention_rows = &attention_rows;
+  kernels.attention_rows = &TileAttention<Avx512Vec, T>::most_rows;
   return kernels;
 }
 

@@ -40,7 +40,7 @@ class TileWeights {
   /// Tiles of the steps `all`, of which any row sees `some`; `tiles` is that of step 0.
   [[nodiscard]] Sums make(Range some, Range all, std::byte* tiles) const {
     const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec most = largest(some);
+    const Vec most = seen_.largest(sums_, some.begin * kStep, some.end * kStep);
     const Vec anchor = V::select_greater(most, lowest, most, V::zero());
     Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
     for (std::size_t step = all.begin; step < all.end; ++step) {
@@ -55,17 +55,6 @@ class TileWeights {
   }
 
  private:
-  [[nodiscard]] Vec largest(Range steps) const {
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    Vec best[4] = {lowest, lowest, lowest, lowest};
-    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; j += 4) {
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(seen_.hide(V::load(sums_ + (j + i) * kLanes), j + i, lowest), best[i]);
-    }
-    return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
-  }
-
   [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
                                                                     Vec anchor) const {
     const Vec below = V::sub(anchor, V::load(sums_ + j * kLanes));

@@ -41,6 +41,19 @@ class LaneRows {
       const Vec at = V::broadcast(static_cast<float>(j));
       return V::select_greater(begin, at, hidden, V::select_greater(end, at, value, hidden));
     }
+
+    /// Of values [position][row], the largest that each row sees of [from, to), whole fours; -inf
+    /// when none.
+    [[nodiscard]] Vec largest(const float* values, std::size_t from, std::size_t to) const {
+      const Vec lowest = V::broadcast(-__builtin_inff());
+      Vec best[4] = {lowest, lowest, lowest, lowest};
+      for (std::size_t j = from; j < to; j += 4) {
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; ++i)
+          best[i] = V::max(hide(V::load(values + (j + i) * kLanes), j + i, lowest), best[i]);
+      }
+      return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
+    }
   };
 
   /// At most kMaxGroups groups.
@@ -70,21 +83,31 @@ class LaneRows {
     }
   }
 
-  [[nodiscard]] std::size_t rows() const { return rows_; }
+  [[nodiscard]] std::size_t group_count() const {
+    return group_count_;
+  }
 
-  [[nodiscard]] std::size_t group_count() const { return group_count_; }
-
-  [[nodiscard]] const Group& group(std::size_t g) const { return groups_[g]; }
+  [[nodiscard]] const Group& group(std::size_t g) const {
+    return groups_[g];
+  }
 
   /// Positions that any row sees, of all blocks.
-  [[nodiscard]] std::size_t first() const { return first_; }
+  [[nodiscard]] std::size_t first() const {
+    return first_;
+  }
 
-  [[nodiscard]] std::size_t last() const { return last_; }
+  [[nodiscard]] std::size_t last() const {
+    return last_;
+  }
 
   /// First position of the block in progress, and what of it any row sees.
-  [[nodiscard]] std::size_t base() const { return base_; }
+  [[nodiscard]] std::size_t base() const {
+    return base_;
+  }
 
-  [[nodiscard]] Range block() const { return block_; }
+  [[nodiscard]] Range block() const {
+    return block_;
+  }
 
   /// Begins the block at `base`, which somebody sees.
   void enter(std::size_t base) {
@@ -115,6 +138,11 @@ class LaneRows {
   [[nodiscard]] bool sees_less(std::size_t row) const {
     const Range range = seen(row);
     return range.begin < range.end && (range.begin > block_.begin || range.end < block_.end);
+  }
+
+  /// Whether the block is the first one that the row sees any of, if it does.
+  [[nodiscard]] bool begins(std::size_t row) const {
+    return visible_[row].begin >= base_;
   }
 
   [[nodiscard]] Seen seen_by(std::size_t g) const {

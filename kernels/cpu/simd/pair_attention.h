@@ -13,7 +13,7 @@
 #pragma once
 
 #include "kernels/cpu/simd/attention.h"
-#include "kernels/cpu/simd/lane_rows.h"
+#include "kernels/cpu/simd/lane_sums.h"
 
 namespace tandem::kernels::cpu {
 
@@ -54,6 +54,7 @@ class PairAttention {
         dim_(tile.head_dim),
         words_(tile.head_dim / 2),
         rows_(tile),
+        sums_(rows_),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     values_ = q_ + kGroups * words_ * kLine;
@@ -75,12 +76,10 @@ class PairAttention {
       keys_.aim_all(rows_.block(), tile_.value_offset);
       interleave(rows_.block());
       sum_block();
-      for (std::size_t g = 0; g < rows_.group_count(); ++g) {
-        mend(g);
-        merge(g);
-      }
+      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+        finish(g);
     }
-    rows_.write(merged_, dim_, sum_);
+    rows_.write(merged_, dim_, sums_.sums());
   }
 
   void score_block() {
@@ -209,14 +208,7 @@ class PairAttention {
     const std::size_t begin = some.begin / 16 * 16;
     const std::size_t end = (some.end + 15) / 16 * 16;
     const Vec lowest = V::broadcast(-__builtin_inff());
-    Vec best[4] = {lowest, lowest, lowest, lowest};
-    for (std::size_t j = begin; j < end; j += 4) {
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < 4; ++i)
-        best[i] = V::max(seen.hide(V::load(scores + (j + i) * kLanes), j + i, lowest), best[i]);
-    }
-    const Vec max = V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
-    V::store(part_max_ + g * kLanes, max);
+    const Vec max = seen.largest(scores, begin, end);
     const Vec anchor = V::select_greater(max, lowest, max, V::zero());
     Vec sums[16];
     for (Vec& sum : sums)
@@ -237,7 +229,7 @@ class PairAttention {
       for (std::size_t i = 0; i < width; ++i)
         sums[i] = V::add(sums[i], sums[i + width]);
     }
-    V::store(part_sum_ + g * kLanes, sums[0]);
+    sums_.note(g, max, sums[0]);
   }
 
   static inline __attribute__((always_inline)) Vec weight_of(const float* scores,
@@ -307,19 +299,6 @@ class PairAttention {
     }
   }
 
-  /// Rows whose sums are NaN, and which see less than others, are summed again alone.
-  void mend(std::size_t g) {
-    const typename Lanes::Group& group = rows_.group(g);
-    for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      if (!rows_.sees_less(group.row + lane)) continue;
-      const float* part = part_ + (group.row + lane) * dim_;
-      bool broken = false;
-      for (std::size_t i = 0; i < dim_; i += 16)
-        broken |= V::any_nan(V::load(part + i));
-      if (broken) sum_alone(g, lane);
-    }
-  }
-
   void sum_alone(std::size_t g, std::size_t lane) {
     const std::size_t row = rows_.group(g).row + lane;
     const Range seen = rows_.seen(row);
@@ -331,53 +310,24 @@ class PairAttention {
     __builtin_memcpy(part_ + row * dim_, scores_ + (lane - first) * dim_, dim_ * sizeof(float));
   }
 
-  void merge(std::size_t g) {
-    const typename Lanes::Group& group = rows_.group(g);
-    float* max = max_ + g * kLanes;
-    float* sum = sum_ + g * kLanes;
-    alignas(64) float keep[kLanes];
-    alignas(64) float take[kLanes];
-    find_factors(max, part_max_ + g * kLanes, keep, take);
-    for (std::size_t lane = 0; lane < group.rows; ++lane) {
-      const std::size_t row = group.row + lane;
-      const Range seen = rows_.seen(row);
-      if (seen.begin >= seen.end) continue;
-      const float part_max = part_max_[g * kLanes + lane];
-      const float part_sum = part_sum_[g * kLanes + lane];
-      float* merged = merged_ + row * dim_;
-      const float* part = part_ + row * dim_;
-      if (!started_[row]) {
-        started_[row] = true;
-        max[lane] = part_max;
-        sum[lane] = part_sum;
-        __builtin_memcpy(merged, part, dim_ * sizeof(float));
-        continue;
-      }
-      max[lane] = part_max > max[lane] ? part_max : max[lane];
-      sum[lane] = sum[lane] * keep[lane] + part_sum * take[lane];
-      const Vec keep_all = V::broadcast(keep[lane]);
-      const Vec take_all = V::broadcast(take[lane]);
-      for (std::size_t i = 0; i < dim_; i += 16) {
-        V::store(merged + i,
-                 V::fma(V::load(merged + i), keep_all, V::mul(V::load(part + i), take_all)));
-      }
-    }
-  }
-
-  /// Of what is merged already, and of the block's sums.
-  static void find_factors(const float* max, const float* part_max, float* keep, float* take) {
-    const Vec before = V::load(max);
-    const Vec now = V::load(part_max);
-    const Vec most = V::select_greater(now, before, now, before);
-    const Vec anchor = V::select_greater(most, V::broadcast(-__builtin_inff()), most, V::zero());
-    V::store(keep, Rows<V>::exp_down(V::sub(before, anchor)));
-    V::store(take, Rows<V>::exp_down(V::sub(now, anchor)));
+  /// Mends and merges a group's sums.
+  void finish(std::size_t g) {
+    const std::size_t first = rows_.group(g).row;
+    const auto part = [&](std::size_t lane, std::size_t column) {
+      return V::load(part_ + (first + lane) * dim_ + column * kLanes);
+    };
+    const std::size_t columns = dim_ / kLanes;
+    sums_.mend(g, columns, part, [&](std::size_t lane) { sum_alone(g, lane); });
+    sums_.merge(g, columns, merged_, part, [](Vec score, Vec largest) {
+      return Rows<V>::exp_down(V::sub(score, largest));
+    });
   }
 
   const AttentionTile& tile_;
   std::size_t dim_;
   std::size_t words_;  ///< pairs of dimensions
   Lanes rows_;
+  LaneSums<V> sums_;
   Keys keys_;
   std::byte* q_;        // [group][pair of dimensions][row]
   std::byte* values_;   // see interleave()
@@ -385,11 +335,6 @@ class PairAttention {
   float* scores_;       // [group][kScores][row]
   float* part_;         // [row][dim], o
   float* merged_;       // [row][dim], O
-  bool started_[kRows] = {};
-  float max_[kRows] = {};
-  float sum_[kRows] = {};
-  float part_max_[kRows];
-  float part_sum_[kRows];
 };
 
 /// Attention of a family with products of pairs: as lanes where rows fill a group and more.
