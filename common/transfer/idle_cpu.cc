@@ -18,12 +18,14 @@ std::optional<std::uint64_t> IdleCpu::idle_ticks(const std::string& text, const 
   std::optional<std::uint64_t> sum;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    // cpu3 user nice system idle iowait ...; "cpu" alone is the sum of all.
+    // cpu3 user nice system idle iowait ...; "cpu" alone is the sum of all. Nothing else comes
+    // first.
+    if (!line.starts_with("cpu")) break;
     std::istringstream words(line);
     std::string name;
     words >> name;
-    if (name.size() < 4 || name.compare(0, 3, "cpu") != 0 ||
-        name.find_first_not_of("0123456789", 3) != std::string::npos || name.size() > 8) {
+    if (name.size() < 4 || name.size() > 8 ||
+        name.find_first_not_of("0123456789", 3) != std::string::npos) {
       continue;
     }
     const auto cpu = static_cast<std::size_t>(std::stoul(name.substr(3)));

@@ -21,7 +21,7 @@ class IdleCpu {
   /// Ticks are 10 ms long: shorter looks tell nothing.
   static constexpr Duration kLook = milliseconds(50);
 
-  explicit IdleCpu(std::string stat_path = "/proc/stat");
+  explicit IdleCpu(std::string stat_path);
 
   /// Whether at least half a processor was idle over the last look. The first call, and one that
   /// comes long after the one before, begins a look and says no.

@@ -237,5 +237,18 @@ TEST_F(TransferPrefault, ATransportTakesOpenPagesWhileItWaits) {
   EXPECT_EQ(pool.there(), only({2, 4}));
 }
 
+/// What a prompt computes on now goes first: nothing is taken where no processor is known to idle.
+TEST_F(TransferPrefault, ATransportTakesNothingWhileProcessorsAreBusy) {
+  const Untouched pool;
+  Node receiver({.back_end = BackEnd::kUcx,
+                 .pages = 2 * kBlocks,
+                 .page_bytes = kBlock / 2,
+                 .idle_from = "/nowhere/stat",
+                 .tell = [&](PageMemory& memory) { memory.base = pool.base(); }});
+  receiver.transport->open_landing(test_name(), 0, {4, 5, 9});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(pool.there(), only({}));
+}
+
 }  // namespace
 }  // namespace tandem::transfer

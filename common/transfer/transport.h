@@ -143,8 +143,9 @@ struct UcxOptions {
   /// down after a peer was lost is left to that end, which then comes as soon as exit() has run
   /// what was registered later.
   bool ends_with_process = false;
-  /// Memory for open pages is taken ahead only while a processor is idle (Prefault, IdleCpu).
-  bool spare_cpu_only = false;
+  /// "/proc/stat": memory for open pages is taken ahead only while that file says that a processor
+  /// is idle (Prefault, IdleCpu). Empty: always.
+  std::string idle_from = {};
 };
 
 /// Over UCX 1.13 or later. unavailable with UCX's own words when it cannot start.

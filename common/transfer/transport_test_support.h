@@ -33,6 +33,7 @@ struct Node {
     unsigned char fill = 0;
     std::uint64_t rendezvous_bytes = 0;
     bool ends_with_process = false;
+    std::string idle_from = {};
     /// Tests of lies: what the transport is told of the memory.
     std::function<void(PageMemory&)> tell = {};
   };
@@ -67,7 +68,8 @@ struct Node {
                     : make_ucx_transport(memory,
                                          sink,
                                          {.rendezvous_bytes = options.rendezvous_bytes,
-                                          .ends_with_process = options.ends_with_process});
+                                          .ends_with_process = options.ends_with_process,
+                                          .idle_from = options.idle_from});
     if (options.back_end == BackEnd::kUcxTcp) ::unsetenv("UCX_TLS");
     TANDEM_CHECK(made.ok(), made.status().message());
     transport = std::move(made).value();

@@ -85,7 +85,8 @@ UcxTransport::UcxTransport(PageMemory memory, EventSink sink, const UcxOptions& 
       table_(LandingLimits{.pool_pages = memory_.page_count,
                            .part_offsets = memory_.part_offsets,
                            .planted_skip_generation_check = false}),
-      prefault_(memory_) {}
+      prefault_(memory_),
+      idle_cpu_(options_.idle_from) {}
 
 namespace {
 
@@ -312,7 +313,7 @@ Duration UcxTransport::use_spare_time() {
   if (std::exchange(landed_before_, counting_.landed_units) != counting_.landed_units)
     prefault_from_ = std::max(prefault_from_, began + kPrefaultAfterLanding);
   if (began < prefault_from_) return std::min(prefault_from_ - began, kSleepMax);
-  if (options_.spare_cpu_only && !idle_cpu_.spare(began)) return IdleCpu::kLook;
+  if (!options_.idle_from.empty() && !idle_cpu_.spare(began)) return IdleCpu::kLook;
   prefault_.take_some();
   const Duration took = now() - began;
   prefault_from_ = began + took + took * kPrefaultRest;

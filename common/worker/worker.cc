@@ -241,7 +241,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.grant_window_pages = static_cast<std::uint32_t>(std::min<std::int64_t>(window, 1 << 20));
   const MakeTransport make = [](transfer::PageMemory memory, transfer::EventSink sink) {
     return transfer::make_ucx_transport(
-        std::move(memory), std::move(sink), {.ends_with_process = true, .spare_cpu_only = true});
+        std::move(memory), std::move(sink), {.ends_with_process = true, .idle_from = "/proc/stat"});
   };
   auto role = info_.role == rpc::Role::kPrefill
                   ? make_prefill_role(options, engine_.get(), loop_.get(), make)
