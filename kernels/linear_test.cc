@@ -1,3 +1,4 @@
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/unit_check.h"
 #include "kernels/test_util.h"
 
@@ -439,6 +440,21 @@ TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
   }
   EXPECT_TRUE(cpu::same_products(pairs, pairs, WeightScheme::kFloat));
   EXPECT_FALSE(cpu::same_products(tiles, pairs, WeightScheme::kFloat));
+
+  EXPECT_TRUE(cpu::same_attention(tiles, tiles));
+  if (cpu::features().avx512_vnni) {
+    EXPECT_TRUE(cpu::same_attention(tiles, cpu::emulated_amx_avx512_kernels()));
+  }
+  // Only of many rows, and only of a token alone.
+  for (const bool alone : {false, true}) {
+    static bool of_a_token_alone;
+    of_a_token_alone = alone;
+    broken.attention = [](const cpu::AttentionTile& tile) {
+      cpu::emulated_amx_kernels().attention(tile);
+      if ((tile.tokens == 1) == of_a_token_alone) tile.out[tile.tokens * tile.out_stride - 1] += 1;
+    };
+    EXPECT_FALSE(cpu::same_attention(tiles, broken));
+  }
 }
 
 TEST(Linear, PairUnitIsHere) {

@@ -84,7 +84,16 @@ bool needs_counts(const core::SamplingParams& params) {
 }
 
 Sampler::Sampler(std::int32_t vocab_size)
-    : vocab_size_(static_cast<std::size_t>(vocab_size)), scan_(vocab_size) {}
+    : vocab_size_(static_cast<std::size_t>(vocab_size)), scan_(vocab_size) {
+  // Not as they grow: vectors double, and would take up to twice of what the memory plan counts.
+  adjusted_.reserve(vocab_size_);
+  ids_.reserve(vocab_size_);
+  values_.reserve(vocab_size_);
+  weights_.reserve(vocab_size_);
+  keys_.reserve(vocab_size_);
+  part_of_.reserve(vocab_size_);
+  part_keys_.reserve(vocab_size_);
+}
 
 std::span<const float> Sampler::adjust(const SampleInput& input) {
   const core::SamplingParams& params = *input.params;

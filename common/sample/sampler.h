@@ -52,12 +52,13 @@ struct Candidates {
 /// weight, each in order of ids.
 ///
 /// temperature 0 takes the largest logit, the lowest id among equals. A draw sorts top_k tokens, or
-/// those whose weights lie in one such part of an octave, never the vocabulary. Keeps scratch
-/// memory between calls: a few KiB; what a kind of parameters needs more, from its first draw on
-/// (up to 34 bytes a token for top-p or a large top-k, 12 for min-p, 4 for penalties, masks and
-/// bias). One thread.
+/// those whose weights lie in one such part of an octave, never the vocabulary. Asks for all of its
+/// scratch memory when it is made; what parameters do not need is never touched. One thread.
 class Sampler {
  public:
+  /// Scratch for each token of the vocabulary, at most.
+  static constexpr std::size_t kBytesPerToken = 39;
+
   explicit Sampler(std::int32_t vocab_size);
 
   /// kInternal when the logits hold NaN or +inf, or no finite value is left.

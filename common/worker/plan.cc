@@ -1,6 +1,8 @@
 #include "common/worker/plan.h"
 
 #include "common/args/args.h"
+#include "common/sample/sampler.h"
+#include "kernels/api/thread_pool.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -109,7 +111,7 @@ std::uint64_t budget_of(const WorkerPlan& plan) {
 
 /// Pages that fit beside everything else; 0 also when nothing else fits.
 std::int64_t pages_that_fit(const WorkerPlan& plan) {
-  const std::uint64_t fixed = plan.memory.fixed_bytes() + plan.transfer_bytes;
+  const std::uint64_t fixed = plan.fixed_bytes();
   const std::uint64_t budget = budget_of(plan);
   return budget < fixed ? 0 : static_cast<std::int64_t>((budget - fixed) / plan.memory.page_bytes);
 }
@@ -167,7 +169,7 @@ std::string remedies(const args::Arguments& args, const Knobs& knobs, const Work
 
 /// Weights and buffers leave no room for a single page.
 Status nothing_left(const args::Arguments& args, const Knobs& knobs, const WorkerPlan& plan) {
-  const std::uint64_t fixed = plan.memory.fixed_bytes() + plan.transfer_bytes;
+  const std::uint64_t fixed = plan.fixed_bytes();
   const double needed = static_cast<double>(fixed + plan.memory.page_bytes) /
                         static_cast<double>(std::max<std::uint64_t>(plan.memory_bytes, 1));
   // Rounded up, so that the value that is named fits.
@@ -273,6 +275,10 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
       args.scheduling.max_running_requests ? *args.scheduling.max_running_requests : kRunningMax;
   if (args.disaggregation.mode != args::DisaggregationMode::kNull)
     plan.transfer_bytes = kTransferBytes;
+  plan.compute_threads = args.runtime.compute_threads;
+  plan.thread_bytes =
+      kernels::ThreadPool::kScratchBytes +
+      static_cast<std::uint64_t>(plan.config.vocab_size) * sample::Sampler::kBytesPerToken;
   const Knobs knobs{
       .context_length = plan.context_length, .chunk = chunk, .running = asked_running};
   size_buffers(args, knobs, plan);

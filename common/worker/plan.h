@@ -33,16 +33,21 @@ struct WorkerPlan {
   std::int32_t chunked_prefill_size = -1;
   std::int32_t chunk_beside_decodes = 0;  ///< as SchedulerOptions has it
   std::uint64_t transfer_bytes = 0;       ///< buffers of the KV transport
-  std::int64_t largest_context = 0;       ///< tokens of one request that memory would hold
-  std::int64_t largest_batch = 0;         ///< requests of context_length that memory would hold
+  std::uint32_t compute_threads = 1;
+  std::uint64_t thread_bytes = 0;    ///< what each of them works in, sampling included
+  std::int64_t largest_context = 0;  ///< tokens of one request that memory would hold
+  std::int64_t largest_batch = 0;    ///< requests of context_length that memory would hold
 
   [[nodiscard]] std::uint64_t pool_bytes() const {
     return static_cast<std::uint64_t>(page_count) * memory.page_bytes;
   }
 
-  [[nodiscard]] std::uint64_t total_bytes() const {
-    return memory.fixed_bytes() + pool_bytes() + transfer_bytes;
+  /// All but the pool.
+  [[nodiscard]] std::uint64_t fixed_bytes() const {
+    return memory.fixed_bytes() + transfer_bytes + compute_threads * thread_bytes;
   }
+
+  [[nodiscard]] std::uint64_t total_bytes() const { return fixed_bytes() + pool_bytes(); }
 };
 
 /// What the headers of the weight files say. Nothing of the weights themselves is read.

@@ -1,6 +1,8 @@
 // The memory plan for people: --dry-run.
+#include "common/sample/sampler.h"
 #include "common/weights/checkpoint.h"
 #include "common/worker/plan.h"
+#include "kernels/api/thread_pool.h"
 
 #include <fmt/format.h>
 
@@ -119,6 +121,13 @@ std::string plan_text(const WorkerPlan& plan, const CheckpointFacts* checkpoint)
   row("transfer buffers",
       plan.transfer_bytes,
       plan.transfer_bytes == 0 ? "no disaggregation" : "fixed: units in flight");
+  row("threads",
+      plan.compute_threads * plan.thread_bytes,
+      fmt::format("{} threads x ({} + {} x {} to sample in)",
+                  plan.compute_threads,
+                  kernels::ThreadPool::kScratchBytes,
+                  config.vocab_size,
+                  sample::Sampler::kBytesPerToken));
   row("total",
       plan.total_bytes(),
       fmt::format("of {} x {} that this process may use", plan.fraction, plan.memory_bytes));

@@ -51,7 +51,7 @@ std::string memory_plan_json(const WorkerPlan& plan) {
   const model::MemoryPlan& memory = plan.memory;
   return fmt::format(
       R"({{"weight_bytes": {}, "embedding_bytes": {}, "rope_bytes": {}, "activation_bytes": {}, )"
-      R"("logit_bytes": {}, "pool_bytes": {}, "transfer_bytes": {}, "total_bytes": {}}})",
+      R"("logit_bytes": {}, "pool_bytes": {}, "transfer_bytes": {}, "thread_bytes": {}, "total_bytes": {}}})",
       memory.weight_bytes,
       memory.embedding_bytes,
       memory.rope_bytes,
@@ -59,6 +59,7 @@ std::string memory_plan_json(const WorkerPlan& plan) {
       memory.logit_bytes,
       plan.pool_bytes(),
       plan.transfer_bytes,
+      plan.compute_threads * plan.thread_bytes,
       plan.total_bytes());
 }
 

@@ -47,8 +47,10 @@ bool pairs_as_documented() {
 }
 
 bool tiles_as_documented() {
-  return same_products(amx_kernels(), emulated_amx_kernels(), WeightScheme::kFloat) &&
-         same_products(amx_kernels(), emulated_amx_kernels(), WeightScheme::kInt8Dynamic);
+  const Kernels tiles = amx_kernels();
+  const Kernels plain = emulated_amx_kernels();
+  return same_products(tiles, plain, WeightScheme::kFloat) &&
+         same_products(tiles, plain, WeightScheme::kInt8Dynamic) && same_attention(tiles, plain);
 }
 
 Features detect() {

@@ -8,26 +8,61 @@
 #include <vector>
 
 namespace tandem::kernels::cpu {
+namespace {
+
+/// ThreadPool::kScratchBytes of one task.
+class Scratch {
+ public:
+  Scratch() : bytes_(ThreadPool::kScratchBytes + kAlignment) {}
+
+  [[nodiscard]] std::byte* data() {
+    const auto at = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    return bytes_.data() + (kAlignment - at % kAlignment) % kAlignment;
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  std::vector<std::byte> bytes_;
+};
+
+/// The same numbers wherever it runs.
+class Numbers {
+ public:
+  std::uint32_t next() {
+    state_ = state_ * 1664525U + 1013904223U;
+    return state_ >> 16;
+  }
+
+  /// A bf16 of any sign, with exponents from `lowest` to 127.
+  std::uint16_t bf16(std::uint32_t lowest) {
+    const std::uint32_t sign = next() & 0x8000U;
+    const std::uint32_t exponent = lowest + next() % (128 - lowest);
+    return static_cast<std::uint16_t>(sign | (exponent << 7) | (next() & 0x7fU));
+  }
+
+ private:
+  std::uint32_t state_ = 1;
+};
+
+float widen(std::uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16);
+}
+
+}  // namespace
 
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
   constexpr std::size_t kRows = 4;  // of 8 bit, fewer do not go to tiles
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
   const bool bytes = scheme == WeightScheme::kInt8Dynamic;
-  std::uint32_t state = 1;
-  const auto next = [&state] {
-    state = state * 1664525U + 1013904223U;
-    return state >> 16;
-  };
+  Numbers numbers;
   // A panel: of bf16, or scales and bytes.
   constexpr std::size_t kWords = kK * kPanel;
   alignas(64) std::uint16_t weight[kWords] = {};
   constexpr std::size_t kByteWords = (kInt8HeaderBytes + kK * kPanel) / 2;
   static_assert(kByteWords <= kWords);
   float x[kRows * kK];
-  std::vector<std::byte> scratch(ThreadPool::kScratchBytes + 64);
-  auto* aligned =
-      reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(scratch.data()) + 63) / 64 * 64);
+  Scratch scratch;
   for (std::size_t tries = 0; tries < kTries; ++tries) {
     // Exponents from near one down to where products vanish, so that both roundings, the order of
     // the two products and subnormals all show.
@@ -35,22 +70,17 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                                  : tries % 4 == 1 ? 100
                                  : tries % 4 == 2 ? 60
                                                   : 0;
-    const auto number = [&] {
-      const std::uint32_t sign = next() & 0x8000U;
-      const std::uint32_t exponent = lowest + next() % (128 - lowest);
-      return static_cast<std::uint16_t>(sign | (exponent << 7) | (next() & 0x7fU));
-    };
     if (bytes) {
       for (std::size_t i = kInt8HeaderBytes / 2; i < kByteWords; ++i)
-        weight[i] = static_cast<std::uint16_t>(next());
+        weight[i] = static_cast<std::uint16_t>(numbers.next());
       for (std::size_t i = 0; i < kPanel; ++i)
         weight[2 * i + 1] = 0x3f80;  // one
     } else {
       for (auto& bits : weight)
-        bits = number();
+        bits = numbers.bf16(lowest);
     }
     for (auto& value : x)
-      value = std::bit_cast<float>(static_cast<std::uint32_t>(number()) << 16);
+      value = widen(numbers.bf16(lowest));
     float y[2][kRows * kPanel] = {};
     for (int i = 0; i < 2; ++i) {
       (i == 0 ? a : b)
@@ -69,7 +99,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                    .y = y[i],
                    .y_stride = kPanel,
                    .accumulate = false,
-                   .scratch = aligned,
+                   .scratch = reinterpret_cast<float*>(scratch.data()),
                    .packed = false,
                    .x_rows = nullptr,
                    .y_rows = nullptr,
@@ -79,6 +109,61 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
     if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;
   }
   return true;
+}
+
+bool same_attention(const Kernels& a, const Kernels& b) {
+  constexpr std::size_t kTokens = 20;
+  constexpr std::size_t kHeads = 2;
+  constexpr std::size_t kDim = 40;  // of the second 32, a part
+  constexpr std::size_t kPageSize = 16;
+  constexpr std::size_t kFirst = kKeyBlock - 7;
+  constexpr std::size_t kPages = (kFirst + kTokens + kPageSize - 1) / kPageSize;
+  constexpr std::int32_t kWindow = 30;  // what is before takes time only
+  constexpr std::size_t kRowBytes = kDim * sizeof(std::uint16_t);
+  constexpr std::size_t kPageBytes = 2 * kPageSize * kRowBytes;
+  Numbers numbers;
+  // Exponents as those of products: scores of some units, of which exp tells each rounding.
+  std::vector<std::uint16_t> pool(kPages * kPageBytes / sizeof(std::uint16_t) + 32);
+  for (std::uint16_t& bits : pool)
+    bits = numbers.bf16(110);
+  float q[kTokens * kHeads * kDim];
+  for (float& value : q)
+    value = widen(numbers.bf16(110));
+  std::int32_t pages[kPages];
+  for (std::size_t page = 0; page < kPages; ++page)
+    pages[page] = static_cast<std::int32_t>(kPages - 1 - page);
+  std::int32_t position[kTokens];
+  for (std::size_t token = 0; token < kTokens; ++token)
+    position[token] = static_cast<std::int32_t>(kFirst + token);
+  Scratch scratch;
+  const auto same = [&](std::size_t first, std::size_t tokens) {
+    float out[2][kTokens * kHeads * kDim] = {};
+    for (int i = 0; i < 2; ++i) {
+      (i == 0 ? a : b)
+          .attention({.q = q + first * kHeads * kDim,
+                      .q_stride = kHeads * kDim,
+                      .out = out[i],
+                      .out_stride = kHeads * kDim,
+                      .position = position + first,
+                      .tokens = tokens,
+                      .heads = kHeads,
+                      .kv_heads = 1,
+                      .pages = pages,
+                      .keys = reinterpret_cast<const std::byte*>(pool.data()),
+                      .kv_head_stride = kPageSize * kRowBytes,
+                      .value_offset = kPageSize * kRowBytes,
+                      .page_stride_bytes = kPageBytes,
+                      .row_bytes = kRowBytes,
+                      .page_size = kPageSize,
+                      .head_dim = kDim,
+                      .dtype = DType::kBf16,
+                      .scale = 1,
+                      .window = kWindow,
+                      .scratch = scratch.data()});
+    }
+    return std::memcmp(out[0], out[1], sizeof(out[0])) == 0;
+  };
+  return same(0, kTokens) && same(kTokens - 1, 1);
 }
 
 }  // namespace tandem::kernels::cpu

@@ -10,4 +10,8 @@ namespace tandem::kernels::cpu {
 /// bits between processors of any maker, so one that rounds otherwise must not take the name.
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme);
 
+/// The same of attention over bf16 keys in pages: of many rows and of a token alone, from one block
+/// of positions into the next. Both take tiles of 40 rows.
+bool same_attention(const Kernels& a, const Kernels& b);
+
 }  // namespace tandem::kernels::cpu
