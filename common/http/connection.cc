@@ -10,8 +10,10 @@
 #include <boost/asio/write.hpp>
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -481,7 +483,14 @@ void Connection::wait_for_deadline() {
   });
 }
 
+std::size_t Connection::bytes_in_socket() {
+  int bytes = 0;
+  return ::ioctl(socket_.native_handle(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes)
+                                                                 : 0;
+}
+
 void Connection::arm_write() {
+  bytes_in_socket_ = bytes_in_socket();
   write_deadline_at_ =
       std::chrono::steady_clock::now() + std::chrono::nanoseconds(core_->options.write_timeout.ns);
   if (!write_deadline_pending_) wait_for_write_deadline();
@@ -496,6 +505,9 @@ void Connection::wait_for_write_deadline() {
     if (!self->writing_ || self->phase_ == Phase::kClosed) return;
     if (std::chrono::steady_clock::now() < self->write_deadline_at_)
       return self->wait_for_write_deadline();
+    // The socket takes more when a third of what it holds is gone: MiB, of which a slow reader may
+    // have taken some.
+    if (self->bytes_in_socket() < self->bytes_in_socket_) return self->arm_write();
     self->cut_off("the reader takes nothing");
   });
 }

@@ -133,6 +133,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void disarm() { deadline_at_.reset(); }
 
   void wait_for_deadline();
+  /// Bytes that the socket took and the peer did not yet.
+  std::size_t bytes_in_socket();
   void arm_write();
   void wait_for_write_deadline();
   void on_deadline();
@@ -151,6 +153,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Deadlines move with every request, timers hardly ever: one that fires early looks again.
   std::optional<std::chrono::steady_clock::time_point> deadline_at_;
   std::chrono::steady_clock::time_point write_deadline_at_;
+  std::size_t bytes_in_socket_ = 0;  ///< when the write deadline was set
   bool deadline_pending_ = false;
   bool write_deadline_pending_ = false;
 

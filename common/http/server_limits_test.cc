@@ -81,6 +81,41 @@ TEST(Server, WriteDeadlineEndsAReaderThatTakesNothing) {
   gone.get_future().wait();
 }
 
+// Sockets hold MiB and ask for more when a third of that is gone: the reader takes longer than the
+// deadline for it, but never nothing.
+TEST(Server, WriteDeadlineSparesAReaderThatTakesLittle) {
+  constexpr auto kTimeout = std::chrono::milliseconds(800);
+  for (bool steady = false; !steady;) {
+    Held held;
+    ServerOptions options;
+    options.write_timeout = milliseconds(kTimeout.count());
+    Fixture fixture(held.handler(), std::move(options));
+    TestClient client(fixture.port, 64 * 1024);
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    auto writer = held.take(0);
+    std::promise<void> gone;
+    writer->on_disconnect([&] { gone.set_value(); });
+    std::future<void> noticed = gone.get_future();
+    writer->start_stream(200, {});
+    writer->write(std::string(std::size_t{16} << 20U, 'x'));
+    steady = true;
+    std::array<char, 16 * 1024> chunk{};
+    auto last = std::chrono::steady_clock::now();
+    const auto end = last + 3 * kTimeout;
+    while (last < end && steady) {
+      ASSERT_GT(::recv(client.fd(), chunk.data(), chunk.size(), 0), 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      const auto now = std::chrono::steady_clock::now();
+      // A machine that let this thread wait so long says nothing of the server.
+      steady = now - last < kTimeout / 2;
+      last = now;
+    }
+    if (!steady) continue;
+    EXPECT_EQ(noticed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+    noticed.wait();  // nobody reads any more
+  }
+}
+
 // More of them at once than the pool has threads.
 TEST(Server, LargeRequestsHoldUpNobodyElse) {
   std::promise<void> small_answered;
