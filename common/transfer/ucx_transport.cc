@@ -3,6 +3,7 @@
 
 #include "common/base/crc32c.h"
 #include "common/transfer/ucx_load.h"
+#include "common/transfer/ucx_sends.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -273,6 +274,7 @@ void UcxTransport::run_landing_commands() {
 }
 
 void UcxTransport::run() {
+  const ScopedUcxSends sends;
   while (!stop_) {
     run_commands();
     // Not for ever: peers that keep sending must not keep commands and answers waiting.
