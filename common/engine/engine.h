@@ -109,9 +109,9 @@ class Engine {
 
   // --- Unified: prompt and output here ----------------------------------------------------------
 
-  /// Takes a request. kInvalidArgument: bad sampling parameters, token ids, or a prompt longer than
-  /// the context or the pool; kAlreadyExists: the id is in use; kResourceExhausted: the queue is
-  /// full. With resumed_output_ids the output goes on after them.
+  /// Takes a request. kInvalidArgument: bad sampling parameters or token ids; kOutOfRange: longer
+  /// than the context or the pool; kAlreadyExists: the id is in use; kResourceExhausted: the queue
+  /// is full. With resumed_output_ids the output goes on after them.
   Status submit(core::Request request, core::EventSink sink);
 
   /// Ends a request of any role. Its sink (or observer) gets the finishing event with `why` at
@@ -128,7 +128,8 @@ class Engine {
 
   // --- Prefill role ------------------------------------------------------------------------------
 
-  /// As submit(), but ends after the first token. `observer` is borrowed until first_token() or
+  /// As submit(), but ends after the first token; whether there is room for more is for decode to
+  /// say. `observer` is borrowed until first_token() or
   /// ended(). Afterwards, in both cases, the pages stay until release_prefill() or abort().
   Status submit_prefill(core::Request request, PrefillObserver* observer);
 
@@ -140,7 +141,7 @@ class Engine {
 
   /// Holds pages for the prompt of `request` and keeps reserved_decode_tokens free for each
   /// running and arriving request. kResourceExhausted: not now, try again after a step;
-  /// kInvalidArgument, kAlreadyExists: as submit().
+  /// kInvalidArgument, kOutOfRange, kAlreadyExists: as submit().
   Result<Reservation> reserve(const core::Request& request);
 
   /// The next `count` landing pages, in order of the prompt.
@@ -148,7 +149,8 @@ class Engine {
 
   /// All KV of the prompt has landed: the request joins the running batch as if prefilled here. Its
   /// next event has first_index = resumed_output_ids.size() + 1. If the output ends with
-  /// state.first_token, the request ends here without an event (the prefill side sent it).
+  /// state.first_token, the request ends here without an event (the prefill side sent it); if it is
+  /// only that there is no room for more, with one of no tokens.
   Status adopt(core::RequestId id, const AdoptState& state, core::EventSink sink);
 
   /// Ends a reservation; no byte may be in flight to its pages. The first verified_tokens tokens

@@ -57,6 +57,7 @@ class Engine::Impl {
 
   [[nodiscard]] OutputLimits output_limits() const;
   [[nodiscard]] Status check_id_is_free(core::RequestId id) const;
+  [[nodiscard]] Status check_room(const Generation& generation) const;
   [[nodiscard]] Generation* find(core::RequestId id);
 
   void expire(Time now);

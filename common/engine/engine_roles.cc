@@ -30,6 +30,7 @@ Status Engine::Impl::submit(core::Request request,
   TANDEM_TRY(check_request(request, executor->info().vocab_size));
   sched::NewSequence spec;
   auto generation = std::make_unique<Generation>(std::move(request), output_limits(), &spec);
+  TANDEM_TRY(check_room(*generation));
   generation->sink = std::move(sink);
   generation->observer = observer;
   generation->prefill_role = observer != nullptr;
@@ -60,11 +61,22 @@ void Engine::Impl::release_prefill(core::RequestId id) {
   if (generation != nullptr && generation->prefill_role) erase(*generation);
 }
 
+Status Engine::Impl::check_room(const Generation& generation) const {
+  if (!generation.outgrown) return {};
+  return {Code::kOutOfRange,
+          "the request has " + std::to_string(generation.prompt_count) + " + " +
+              std::to_string(generation.resumed_count) +
+              " tokens and goes on, this worker has room for " +
+              std::to_string(output_limits().token_limit) +
+              " (--context-length, --max-total-tokens)"};
+}
+
 Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
   TANDEM_TRY(check_id_is_free(request.id));
   TANDEM_TRY(check_request(request, executor->info().vocab_size));
   sched::NewSequence spec;
   auto generation = std::make_unique<Generation>(request, output_limits(), &spec);
+  TANDEM_TRY(check_room(*generation));
   if (generation->ended_before) return Reservation{.nothing_to_decode = true};
   // Logprobs of the prompt are the prefill side's; here the whole prompt may be cached.
   generation->next_prompt_row = kNoMatchLimit;
@@ -98,18 +110,24 @@ Status Engine::Impl::adopt(core::RequestId id, const AdoptState& state, core::Ev
   }
   Generation& generation = *find(id);
   const std::int32_t output_count = generation.resumed_count + 1;
-  if (finish_of(generation, state.first_token, output_count)) {
+  generation.cached_tokens = state.cached_tokens;
+  generation.timings = state.timings;
+  generation.sent_any = true;
+  generation.pending.first_index = output_count;
+  if (auto finish = finish_of(generation, state.first_token, output_count)) {
+    const bool prefill_knows = generation.finish_after(state.first_token, output_count).has_value();
+    core::TokenEvent event = generation.take_event();
     cancel_reservation(id, sequence->token_count());
+    // Room is what each side knows of itself alone.
+    if (prefill_knows) return {};
+    event.finish = std::move(finish);
+    sink(std::move(event));
     return {};
   }
   scheduler.adopt(*sequence, state.first_token);
   if (generation.keeps_counts) ++generation.counts[state.first_token];
   generation.sink = std::move(sink);
-  generation.cached_tokens = state.cached_tokens;
-  generation.timings = state.timings;
   generation.started = options.clock->now();
-  generation.sent_any = true;
-  generation.pending.first_index = output_count;
   return {};
 }
 

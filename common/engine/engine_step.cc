@@ -250,7 +250,8 @@ void Engine::Impl::tell_pages(Generation& generation) {
 void Engine::Impl::end_prefill(Generation& generation, std::optional<core::TokenId> sampled) {
   generation.timings.prefill = options.clock->now() - *generation.started;
   auto finish = generation.ended_before;
-  if (sampled) finish = finish_of(generation, *sampled, generation.resumed_count + 1);
+  // Not by this engine's room: decode may have more.
+  if (sampled) finish = generation.finish_after(*sampled, generation.resumed_count + 1);
   send(generation, std::move(finish));
 }
 

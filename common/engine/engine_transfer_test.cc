@@ -272,5 +272,64 @@ TEST_F(TransferTest, AnAdoptedRequestSurvivesRetraction) {
   expect_all_free();
 }
 
+/// Each side has room for what it has room for: the answer says where it was cut, and by whom.
+TEST_F(TransferTest, ADecodePoolThatPromptsFillEndsAnswers) {
+  FakeExecutor executor({.page_size = kPageSize});
+  auto small = Engine::create({.max_total_tokens = 64, .page_size = kPageSize}, &executor);
+  ASSERT_TRUE(small.ok());
+  decode_ = std::move(*small);
+  const core::Request r = request(1, 64, 20);
+  Observer observer;
+  const auto reservation = decode_->reserve(r);
+  ASSERT_TRUE(reservation.ok());
+  ASSERT_TRUE(prefill_->submit_prefill(r, &observer).ok());
+  run(*prefill_);
+  ASSERT_TRUE(observer.first.has_value());
+  EXPECT_FALSE(observer.first->finish.has_value()) << "prefill has more room";
+  const auto landing = decode_->take_pages(r.id, reservation->page_count);
+  ASSERT_TRUE(landing.ok());
+  copy_pages(observer.pages, *landing);
+  std::vector<core::TokenEvent> events;
+  ASSERT_TRUE(decode_
+                  ->adopt(r.id,
+                          {.first_token = observer.first->tokens.at(0)},
+                          [&](core::TokenEvent&& event) { events.push_back(std::move(event)); })
+                  .ok());
+  run(*decode_);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_TRUE(events[0].tokens.empty());
+  EXPECT_EQ(events[0].first_index, 1);
+  ASSERT_TRUE(events[0].finish.has_value());
+  EXPECT_EQ(events[0].finish->kind, core::FinishKind::kLength);
+  EXPECT_EQ(decode_->load().used_pages, 0);
+}
+
+TEST_F(TransferTest, APrefillPoolThatThePromptFillsCutsNothing) {
+  const core::Request r = request(1, 128, 20);
+  Observer observer;
+  ASSERT_TRUE(prefill_->submit_prefill(r, &observer).ok());
+  run(*prefill_);
+  ASSERT_TRUE(observer.first.has_value());
+  EXPECT_FALSE(observer.first->finish.has_value());
+  EXPECT_EQ(prefill_->submit_prefill(request(2, 129, 1), &observer).code(), Code::kOutOfRange);
+}
+
+/// An engine with more room began them.
+TEST_F(TransferTest, AnswersThatHaveOutgrownAnEngineAreRefused) {
+  core::Request r = request(1, 100, 40);
+  r.resumed_output_ids.assign(29, 7);
+  Observer observer;
+  const auto nobody = [](const core::TokenEvent&) { FAIL(); };
+  EXPECT_EQ(prefill_->submit(r, nobody).code(), Code::kOutOfRange);
+  EXPECT_EQ(prefill_->submit_prefill(r, &observer).code(), Code::kOutOfRange);
+  EXPECT_EQ(decode_->reserve(r).status().code(), Code::kOutOfRange);
+  // Those that are complete are not.
+  r.sampling.max_new_tokens = 29;
+  EXPECT_TRUE(decode_->reserve(r)->nothing_to_decode);
+  EXPECT_TRUE(prefill_->submit_prefill(r, &observer).ok());
+  run(*prefill_);
+  EXPECT_TRUE(observer.first && observer.first->finish);
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -62,9 +62,7 @@ Generation::Generation(core::Request request_in,
   }
   if (resumed_count > 0) {
     ended_before = finish_after(request.resumed_output_ids.back(), resumed_count);
-    if (!ended_before && prompt_count + resumed_count >= limits.token_limit) {
-      ended_before = finish_reason(core::FinishKind::kLength);
-    }
+    outgrown = !ended_before && prompt_count + resumed_count >= limits.token_limit;
   } else if (params.max_new_tokens == 0) {
     ended_before = finish_reason(core::FinishKind::kLength);
   }

@@ -65,6 +65,8 @@ class Generation {
   std::int32_t resumed_count = 0;
   /// Ended before anything is sampled: what was resumed is a whole output, or none is wanted.
   std::optional<core::FinishReason> ended_before;
+  /// What was resumed goes on and has no room here: it comes from an engine that has more.
+  bool outgrown = false;
   /// The finishing call was made; only its pages are still here (prefill role).
   bool reported = false;
   /// The KV of this request is not to be trusted.

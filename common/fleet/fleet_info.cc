@@ -154,7 +154,9 @@ void Fleet::publish(Time now) {
   bool unified = false;
   bool prefill = false;
   bool decode = false;
+  // What each of them has room for.
   std::int32_t context_length = model_of_ ? model_of_->model.context_length : 0;
+  std::int32_t request_tokens = 0;  // 0: as many as the context
   std::string missing;
   for (const auto& [number, worker] : workers_) {
     next.workers_json += (next.workers_json.empty() ? "" : ",") + worker_json(worker);
@@ -167,6 +169,10 @@ void Fleet::publish(Time now) {
     decode |= worker.info.role == rpc::Role::kDecode;
     next.loads.push_back(worker.load);
     context_length = std::min(context_length, worker.info.model.context_length);
+    // Prefill holds the prompt alone, and refuses what it has no room for.
+    const std::int32_t tokens = worker.info.model.max_request_tokens;
+    if (worker.info.role != rpc::Role::kPrefill && tokens > 0)
+      request_tokens = request_tokens > 0 ? std::min(request_tokens, tokens) : tokens;
   }
   next.workers_json = "[" + next.workers_json + "]";
   const FlightStats& stats = flights_.stats();
@@ -199,6 +205,7 @@ void Fleet::publish(Time now) {
   if (model_of_) {
     next.model = model_of_->model;
     next.model->context_length = context_length;
+    next.model->max_request_tokens = request_tokens;
     next.model_source = model_of_->http_address;
   }
   const std::lock_guard lock(published_mutex_);

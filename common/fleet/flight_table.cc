@@ -137,6 +137,24 @@ void FlightTable::retry(Flights::iterator it, const Status& why, Time now, Out& 
     fail(it, why, out);
     return;
   }
+  wait_for_another(flight, now);
+}
+
+/// The request is longer than `worker` has room for: only another one helps. That may be one that
+/// has just been lost.
+void FlightTable::too_long(
+    Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out) {
+  Flight& flight = it->second;
+  flight.too_short.insert(worker);
+  flight.tried.insert(worker);
+  end_attempt(flight, worker, out);
+  if (next_attempt(it, out)) return;
+  if (flight.last_error.ok() || flight.attempt + 1 >= options_.attempts_max)
+    return fail(it, why, out);
+  wait_for_another(flight, now);
+}
+
+void FlightTable::wait_for_another(Flight& flight, Time now) const {
   flight.wait_until = now + options_.replacement_wait;
   flight.look_again_at = now + options_.look_again;
 }
@@ -210,6 +228,7 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
     const Status why = event.finish->status;
     if (from_prefill && flight.handed_over()) return;
     const bool unfit = flight.placement->prefill && why.code() == Code::kFailedPrecondition;
+    if (why.code() == Code::kOutOfRange) return too_long(it, worker, why, now, out);
     flight.tried.insert(blame(flight, worker, why.code()));
     end_attempt(flight, worker, out);
     if (unfit) {
@@ -260,14 +279,13 @@ void FlightTable::on_rejected(
     ++stats_.stale_events;
     return;
   }
+  if (why.code() == Code::kOutOfRange) return too_long(it, worker, why, now, out);
   it->second.tried.insert(worker);
   end_attempt(it->second, worker, out);
   if (is_retryable(why.code())) {
     retry(it, why, now, out);
     return;
   }
-  // Longer than that worker's context: only another worker helps, and waiting does not.
-  if (why.code() == Code::kOutOfRange && next_attempt(it, out)) return;
   fail(it, why, out);
 }
 
@@ -307,7 +325,7 @@ void FlightTable::on_time(Time now, Out& out) {
   for (auto it = flights_.begin(); it != flights_.end(); ++it) {
     Flight& flight = it->second;
     if (!flight.wait_until || flight.look_again_at > now) continue;
-    flight.tried.clear();
+    flight.tried = flight.too_short;
     flight.look_again_at = now + options_.look_again;
     launch(it, out);
   }

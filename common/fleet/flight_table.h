@@ -137,8 +137,10 @@ class FlightTable {
 
     std::map<std::int32_t, core::TokenEvent> early;  // D's events that overtook P's token
     std::set<WorkerKey> tried;
+    std::set<WorkerKey> too_short;  ///< of tried: they have no room for it, now or later
     std::optional<Time> wait_until;
-    Time look_again_at;  // while waiting: then any worker will do, also one that was tried
+    Time look_again_at;  // while waiting: then any worker will do, also one that was tried and has
+                         // room
     Status last_error;
     core::Timings timings;
     std::int32_t cached_tokens = 0;
@@ -158,6 +160,8 @@ class FlightTable {
   bool next_attempt(Flights::iterator it, Out& out);
   void end_attempt(Flight& flight, std::optional<WorkerKey> except, Out& out);
   void retry(Flights::iterator it, const Status& why, Time now, Out& out);
+  void too_long(Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out);
+  void wait_for_another(Flight& flight, Time now) const;
   void fail(Flights::iterator it, const Status& why, Out& out);
   void take(Flights::iterator it, core::TokenEvent event, Out& out);
   static WorkerKey blame(const Flight& flight, WorkerKey reporter, Code code);

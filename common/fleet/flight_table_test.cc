@@ -279,6 +279,43 @@ TEST(FlightTable, ALongerContextElsewhereIsTried) {
   EXPECT_EQ(all<Emit>(actions)[0].event.finish->status.code(), Code::kOutOfRange);
 }
 
+TEST(FlightTable, ALongerContextElsewhereIsTriedAlsoWhenTheWorkerSaysItLater) {
+  Book book;
+  ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
+  book.take();
+  const auto refusal = [](core::RequestId id) {
+    return core::aborted_event(id, {Code::kOutOfRange, "outgrown"});
+  };
+  book.table.on_event({1}, refusal({7}), {}, book.out);
+  auto actions = book.take();
+  ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
+  EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
+  book.table.on_event({2}, refusal(all<SubmitTo>(actions)[0].request.id), {}, book.out);
+  actions = book.take();
+  ASSERT_EQ(all<Emit>(actions).size(), 1U);
+  EXPECT_EQ(all<Emit>(actions)[0].event.finish->status.code(), Code::kOutOfRange);
+}
+
+TEST(FlightTable, AShortContextElsewhereDoesNotEndTheWaitForTheLostWorker) {
+  Book book;
+  ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
+  book.take();
+  book.main = {{2}};
+  book.table.on_worker_lost({1}, unavailable("killed"), Time{0}, book.out);
+  auto actions = book.take();
+  ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
+  const Status too_long{Code::kOutOfRange, "its --context-length is 256"};
+  book.table.on_rejected({2}, all<SubmitTo>(actions)[0].request.id, too_long, Time{0}, book.out);
+  EXPECT_TRUE(all<Emit>(book.take()).empty());
+  book.table.on_time(Time{0} + milliseconds(200), book.out);
+  EXPECT_TRUE(all<SubmitTo>(book.take()).empty()) << "it is not asked again";
+  book.main = {{2}, {3}};
+  book.table.on_worker_up(Time{0} + milliseconds(300), book.out);
+  actions = book.take();
+  ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
+  EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{3});
+}
+
 TEST(FlightTable, ClientAbortReachesBothWorkers) {
   Book book;
   book.prefill = {{11}};

@@ -44,15 +44,15 @@ Status Scheduler::check_new(const NewSequence& spec) const {
   const bool generates = static_cast<std::size_t>(spec.max_new_tokens) > spec.resumed.size();
   const std::int64_t wanted = tokens + (generates ? 1 : 0);
   if (wanted > options_.context_length) {
-    return invalid_argument("the prompt has " + std::to_string(tokens) +
-                            " tokens, the context length is " +
-                            std::to_string(options_.context_length) +
-                            (tokens <= options_.context_length ? " (no room for output)" : ""));
+    return {Code::kOutOfRange,
+            "the prompt has " + std::to_string(tokens) + " tokens, the context length is " +
+                std::to_string(options_.context_length) +
+                (tokens <= options_.context_length ? " (no room for output)" : "")};
   }
   if (tokens > capacity_tokens()) {
-    return invalid_argument("the prompt has " + std::to_string(tokens) +
-                            " tokens, the KV pool holds " + std::to_string(capacity_tokens()) +
-                            " (--max-total-tokens)");
+    return {Code::kOutOfRange,
+            "the prompt has " + std::to_string(tokens) + " tokens, the KV pool holds " +
+                std::to_string(capacity_tokens()) + " (--max-total-tokens)"};
   }
   return {};
 }

@@ -63,13 +63,10 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
   resumed.resumed = tokens_from(0, 11);
   const Row rows[] = {
       {"fits the pool", request(1, 20, 1), Code::kOk, ""},
-      {"longer than the pool", request(2, 21, 1), Code::kInvalidArgument, "21 tokens, the KV pool"},
-      {"longer than the context",
-       request(3, 31, 0),
-       Code::kInvalidArgument,
-       "context length is 30"},
-      {"no room for output", request(4, 30, 1), Code::kInvalidArgument, "no room for output"},
-      {"resumed counts", resumed, Code::kInvalidArgument, "21 tokens"},
+      {"longer than the pool", request(2, 21, 1), Code::kOutOfRange, "21 tokens, the KV pool"},
+      {"longer than the context", request(3, 31, 0), Code::kOutOfRange, "context length is 30"},
+      {"no room for output", request(4, 30, 1), Code::kOutOfRange, "no room for output"},
+      {"resumed counts", resumed, Code::kOutOfRange, "21 tokens"},
       {"twice", request(1, 2, 2), Code::kAlreadyExists, "here already"},
       {"empty", request(6, 0, 2), Code::kInvalidArgument, "empty"},
   };

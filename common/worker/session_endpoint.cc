@@ -14,8 +14,6 @@ namespace {
 /// A router knows the context of the workers that were there when it started. An answer that one of
 /// these has room for, and this worker has not, would end early and look whole.
 Status check_room(const rpc::WorkerInfo& info, const core::Request& request) {
-  // A prefill worker computes the prompt alone, and refuses that by itself.
-  if (info.role == rpc::Role::kPrefill) return {};
   const auto prompt = static_cast<std::int64_t>(request.input_ids.size());
   const std::int64_t wanted = prompt + request.sampling.max_new_tokens;
   if (wanted <= info.model.context_length) return {};

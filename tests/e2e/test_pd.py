@@ -165,6 +165,32 @@ def test_an_answer_is_not_cut_by_a_worker_that_came_later(cluster):
         wait_for(lambda w=worker: pages_in_use(w) == 0, 10, "all pages back")
 
 
+def test_an_answer_is_not_cut_by_a_prefill_worker_that_came_later(cluster):
+    router, prefill, decode = cluster.pd()
+    port = prefill[0].ports["port"]
+    prefill[0].kill(signal.SIGTERM)
+    prefill[0].process.wait(30)
+    prefill.append(cluster.prefill("--context-length", 256, "--port", port))
+    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 20, "the router uses it")
+    asked = {"input_ids": [5] * 255, "sampling_params": greedy(20)}
+    status, answer, _ = http("POST", router.url + "/generate", asked)
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
+    both = cluster.router(prefill=[prefill[1], cluster.prefill()], decode=decode)
+    assert http("GET", both.url + "/v1/models")[1]["data"][0]["max_model_len"] == 256
+    assert len(generate(both.url, input_ids=[5] * 236, sampling_params=greedy(20))["output_ids"]) == 20
+
+
+def test_an_answer_ends_where_the_decode_pool_does(cluster):
+    """Prefill has more room, and cannot know."""
+    router, prefill, decode = cluster.pd(decode_args=("--max-total-tokens", 128))
+    got = generate(router.url, input_ids=[5] * 128, sampling_params=greedy(20))
+    assert len(got["output_ids"]) == 1 and got["meta_info"]["finish_reason"]["type"] == "length", got
+    got = generate(router.url, input_ids=[5] * 120, sampling_params=greedy(20))
+    assert len(got["output_ids"]) == 9 and got["meta_info"]["finish_reason"]["type"] == "length", got
+    for worker in (prefill[0], decode[0]):
+        wait_for(lambda w=worker: pages_in_use(w) == 0, 10, "all pages back")
+
+
 def test_no_token_asked_for(cluster):
     """Decode may look at the request before or after prefill has ended it: nothing depends on that."""
     router, prefill, decode = cluster.pd()
