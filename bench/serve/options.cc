@@ -33,8 +33,8 @@ struct Raw {
   std::vector<std::string> headers;
   std::vector<std::string> goodput;
   std::vector<std::string> metadata;
-  std::vector<std::string> metrics;
-  std::vector<std::string> percentiles;
+  std::optional<std::string> metrics;
+  std::optional<std::string> percentiles;
   std::optional<std::int64_t> output_len;
   bool disable_stream = false;
   bool ignore_eos = false;
@@ -122,12 +122,8 @@ void add_load(CLI::App& app, Options& o, Raw& raw) {
 }
 
 void add_output(CLI::App& app, Options& o, Raw& raw) {
-  app.add_option("--percentile-metrics", raw.metrics, "of ttft,tpot,itl,e2el; the table has these")
-      ->delimiter(',')
-      ->expected(1);
-  app.add_option("--metric-percentiles", raw.percentiles, "50,90,99.9: adds p<N>_<metric>_ms")
-      ->delimiter(',')
-      ->expected(1);
+  app.add_option("--percentile-metrics", raw.metrics, "of ttft,tpot,itl,e2el; the table has these");
+  app.add_option("--metric-percentiles", raw.percentiles, "50,90,99.9: adds p<N>_<metric>_ms");
   app.add_option("--goodput", raw.goodput, "ttft:MS tpot:MS e2el:MS")->expected(-1);
   app.add_option("--output-file", o.output_file, "one JSON line is appended");
   app.add_flag("--output-details", o.output_details, "per-request lists in the JSON line");
@@ -176,15 +172,26 @@ Status check_saving(const Options& o) {
   return {};
 }
 
+// "a,b" in its words; nothing for nothing.
+std::vector<std::string> words_of(const std::optional<std::string>& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; list && at <= list->size();) {
+    const std::size_t end = std::min(list->find(',', at), list->size());
+    words.push_back(list->substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 Status settle_percentiles(const Raw& raw, Options& o) {
-  for (const std::string& name : raw.metrics) {
+  o.percentile_metrics = words_of(raw.metrics);
+  for (const std::string& name : o.percentile_metrics) {
     if (name != "ttft" && name != "tpot" && name != "itl" && name != "e2el") {
       return invalid_argument("--percentile-metrics: found '" + name +
                               "', expected ttft, tpot, itl or e2el");
     }
   }
-  o.percentile_metrics = raw.metrics;
-  for (const std::string& word : raw.percentiles) {
+  for (const std::string& word : words_of(raw.percentiles)) {
     double percent = 0;
     const char* end = word.data() + word.size();
     const auto [at, error] = std::from_chars(word.data(), end, percent);
