@@ -232,6 +232,23 @@ Status check_ranges(const Options& o) {
                                  : "--dataset-name sharegpt needs --dataset-path");
 }
 
+// Words of the form KEY=VALUE.
+Status settle_pairs(const Raw& raw, Options& o) {
+  for (const std::string& header : raw.headers) {
+    const std::size_t at = header.find('=');
+    if (at == std::string::npos || at == 0 || header.find_first_of("\r\n") != std::string::npos)
+      return invalid_argument("--header: found '" + header + "', expected KEY=VALUE");
+    o.headers.emplace_back(header.substr(0, at), header.substr(at + 1));
+  }
+  for (const std::string& pair : raw.metadata) {
+    const std::size_t at = pair.find('=');
+    if (at == std::string::npos || at == 0)
+      return invalid_argument("--metadata: found '" + pair + "', expected KEY=VALUE");
+    o.metadata.emplace_back(pair.substr(0, at), pair.substr(at + 1));
+  }
+  return {};
+}
+
 Status settle(const Raw& raw, Options& o) {
   TANDEM_TRY(settle_backend(o));
   if (!raw.base_url.empty()) {
@@ -252,18 +269,7 @@ Status settle(const Raw& raw, Options& o) {
       return invalid_argument("--extra-request-body: expected a JSON object");
     o.extra_body = *value->if_object();
   }
-  for (const std::string& header : raw.headers) {
-    const std::size_t at = header.find('=');
-    if (at == std::string::npos || at == 0 || header.find_first_of("\r\n") != std::string::npos)
-      return invalid_argument("--header: found '" + header + "', expected KEY=VALUE");
-    o.headers.emplace_back(header.substr(0, at), header.substr(at + 1));
-  }
-  for (const std::string& pair : raw.metadata) {
-    const std::size_t at = pair.find('=');
-    if (at == std::string::npos || at == 0)
-      return invalid_argument("--metadata: found '" + pair + "', expected KEY=VALUE");
-    o.metadata.emplace_back(pair.substr(0, at), pair.substr(at + 1));
-  }
+  TANDEM_TRY(settle_pairs(raw, o));
   for (const std::string& word : raw.goodput) {
     TANDEM_TRY(const Goal goal, parse_goal(word));
     o.goodput.push_back(goal);

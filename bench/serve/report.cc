@@ -88,7 +88,7 @@ void add_latency(std::string& out,
   if (has_percentiles(options, latency.name)) percents = options.percentiles;
   for (const double percent : percents) {
     const std::string word = percent_word(percent);
-    add_line(out, report, "P" + word + " " + unit, "p" + word + end);
+    add_line(out, report, fmt::format("P{} {}", word, unit), fmt::format("p{}{}", word, end));
   }
   if (std::string_view(latency.name) == "itl") add_line(out, report, "Max " + unit, "max" + end);
 }

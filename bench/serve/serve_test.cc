@@ -411,6 +411,7 @@ TEST(ServeReport, PercentilesAreOfTheMetricsThatWereNamed) {
   options.percentile_metrics = {"e2el"};
   options.percentiles = {25, 99.5};
   json::Object report = make_report(options, result);
+  ASSERT_TRUE(report.contains("p25_e2el_ms") && report.contains("p99.5_e2el_ms"));
   EXPECT_DOUBLE_EQ(report.find("p25_e2el_ms")->number_or_zero(), 1000);
   EXPECT_DOUBLE_EQ(report.find("p99.5_e2el_ms")->number_or_zero(), 2980);
   EXPECT_FALSE(report.contains("p25_ttft_ms"));
