@@ -97,6 +97,7 @@ void TokenReader::read(const json::Value& chunk, double now_s, bool whole) {
 }
 
 void TokenReader::finish(double now_s, Outcome* outcome) {
+  outcome_.start_s = started_s_;
   outcome_.latency_s = now_s - started_s_;
   if (!has_first_) outcome_.ttft_s = outcome_.latency_s;
   outcome_.output_tokens = told_tokens_ >= 0 ? told_tokens_ : seen_tokens_;

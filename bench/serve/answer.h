@@ -18,7 +18,8 @@ namespace tandem::bench {
 struct Outcome {
   bool ok = false;
   std::string error;
-  double ttft_s = 0;  ///< from sending to the first text
+  double start_s = 0;  ///< of the sending, by a clock that starts anywhere
+  double ttft_s = 0;   ///< from sending to the first text
   double latency_s = 0;
   std::vector<double> itl_s;  ///< between one token and the next
   std::int64_t prompt_tokens = 0;

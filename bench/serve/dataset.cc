@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numbers>
 
 namespace tandem::bench {
 
@@ -126,7 +127,7 @@ json::Object native_body(const Options& options, const Prompt& prompt) {
 
 json::Object openai_body(const Options& options, const Prompt& prompt) {
   json::Object body;
-  body.set("model", options.model);
+  body.set("model", options.served_model_name.empty() ? options.model : options.served_model_name);
   if (options.api == Api::kChat) {
     body.set(
         "messages",
@@ -140,6 +141,39 @@ json::Object openai_body(const Options& options, const Prompt& prompt) {
   body.set("stream", options.stream);
   if (options.stream) body.set("stream_options", json::Value::object({{"include_usage", true}}));
   return body;
+}
+
+double draw_exponential(Random& random) {
+  return -std::log(1.0 - random.uniform());
+}
+
+// Box and Muller.
+double draw_normal(Random& random) {
+  const double radius = std::sqrt(2 * draw_exponential(random));
+  return radius * std::cos(2 * std::numbers::pi * random.uniform());
+}
+
+// Gamma with scale 1 (Marsaglia and Tsang, ACM TOMS 26(3), 2000), shape > 0.
+double draw_gamma(double shape, Random& random) {
+  // Below 1: that of shape + 1, brought down.
+  const double down = shape < 1 ? std::pow(1.0 - random.uniform(), 1 / shape) : 1;
+  const double d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
+  const double c = 1 / std::sqrt(9 * d);
+  while (true) {
+    const double x = draw_normal(random);
+    const double root = 1 + c * x;
+    if (root <= 0) continue;
+    const double v = root * root * root;
+    if (std::log(1.0 - random.uniform()) < x * x / 2 + d - d * v + d * std::log(v))
+      return d * v * down;
+  }
+}
+
+// Time to the next request, with mean 1.
+double draw_gap(double burstiness, Random& random) {
+  if (std::isinf(burstiness)) return 1;
+  if (burstiness == 1) return draw_exponential(random);
+  return draw_gamma(burstiness, random) / burstiness;
 }
 
 }  // namespace
@@ -157,18 +191,6 @@ std::string request_body(const Options& options, const Prompt& prompt) {
   return json::to_string(json::Value(std::move(body)));
 }
 
-std::string route_of(Api api) {
-  switch (api) {
-    case Api::kNative:
-      return "/generate";
-    case Api::kChat:
-      return "/v1/chat/completions";
-    case Api::kCompletions:
-      break;
-  }
-  return "/v1/completions";
-}
-
 std::vector<double> arrival_times(const Options& options, std::size_t count) {
   std::vector<double> times(count, 0.0);
   if (std::isinf(options.request_rate)) return times;
@@ -176,7 +198,7 @@ std::vector<double> arrival_times(const Options& options, std::size_t count) {
   double at = 0;
   for (double& time : times) {
     time = at;
-    at += -std::log(1.0 - random.uniform()) / options.request_rate;
+    at += draw_gap(options.burstiness, random) / options.request_rate;
   }
   return times;
 }

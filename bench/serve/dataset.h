@@ -24,11 +24,9 @@ Result<std::vector<Prompt>> make_prompts(const Options& options, std::int32_t vo
 
 /// Body of one request, JSON.
 std::string request_body(const Options& options, const Prompt& prompt);
-/// Route of the API, without the prefix.
-std::string route_of(Api api);
 
-/// Seconds from the start of the run at which each request is due: Poisson arrivals, all 0 for an
-/// infinite rate.
+/// Seconds from the start of the run at which each request is due, all 0 for an infinite rate. The
+/// gaps are gamma-distributed with shape `burstiness` and mean 1 / rate; 1 is Poisson.
 std::vector<double> arrival_times(const Options& options, std::size_t count);
 
 }  // namespace tandem::bench

@@ -1,6 +1,5 @@
 #include "bench/serve/load.h"
 
-#include "bench/serve/dataset.h"
 #include "common/base/clock.h"
 
 #include <boost/asio/buffer.hpp>
@@ -35,12 +34,13 @@ std::chrono::nanoseconds to_chrono(double seconds) {
 
 std::string head_of(const Options& options) {
   const bool v6 = options.host.find(':') != std::string::npos;
-  std::string head = "POST " + options.path_prefix + route_of(options.api) +
+  std::string head = "POST " + options.path_prefix +
+                     (options.endpoint.empty() ? route_of(options.api) : options.endpoint) +
                      " HTTP/1.1\r\nhost: " + (v6 ? "[" + options.host + "]" : options.host) + ":" +
                      std::to_string(options.port) + "\r\ncontent-type: application/json\r\n";
   for (const auto& [name, value] : options.headers)
     head.append(name).append(": ").append(value).append("\r\n");
-  return head + "content-length: ";
+  return head;
 }
 
 class Run;
@@ -152,7 +152,10 @@ Call::Call(Run& run, std::size_t index)
 
 void Call::start(std::unique_ptr<tcp::socket> kept) {
   const std::string& body = run_.bodies_[index_];
-  message_ = run_.head_ + std::to_string(body.size()) + "\r\n\r\n" + body;
+  message_ = run_.head_;
+  if (const std::string& prefix = run_.options_.request_id_prefix; !prefix.empty())
+    message_ += "x-request-id: " + prefix + std::to_string(index_) + "\r\n";
+  message_ += "content-length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   deadline_.expires_after(to_chrono(run_.options_.timeout_s));
   deadline_.async_wait([self = shared_from_this()](const error_code& error) {
     if (!error) self->fail("no answer within --timeout");

@@ -5,6 +5,8 @@
 #include "bench/serve/options.h"
 #include "common/base/status.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,10 @@ namespace tandem::bench {
 struct LoadResult {
   std::vector<Outcome> outcomes;  ///< in the order of the bodies
   double duration_s = 0;          ///< from the first request to the last answer
+  /// Tokens of the answers' text, counted anew with --tokenizer.
+  std::optional<std::int64_t> retokenized;
+  /// Tokens to a step of speculative decoding, where the server tells.
+  std::optional<double> accept_length;
 };
 
 /// One thread, the caller's; blocks until every request has an outcome. Request i is sent when

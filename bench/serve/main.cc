@@ -3,6 +3,7 @@
 #include "bench/serve/dataset.h"
 #include "bench/serve/load.h"
 #include "bench/serve/report.h"
+#include "bench/serve/save.h"
 #include "common/base/clock.h"
 #include "common/http/client.h"
 #include "common/json/parse.h"
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <memory>
 
 namespace {
 
@@ -33,15 +35,20 @@ Result<json::Value> ask(const Options& options, const std::string& path) {
   return json::parse(response.body);
 }
 
-// The first served model, when the command line names none.
+// The first served model, when the command line names none. Native requests carry no name, so there
+// it may be unknown.
 Status settle_model(Options* options) {
-  if (!options->model.empty() || options->api == Api::kNative) return {};
-  TANDEM_TRY(const json::Value models, ask(*options, "/v1/models"));
+  if (!options->model.empty()) return {};
+  const auto answer = ask(*options, "/v1/models");
+  if (!answer.ok()) return options->api == Api::kNative ? Status() : answer.status();
+  const json::Value& models = *answer;
   const json::Value* data = models.find("data");
   const json::Array* list = data == nullptr ? nullptr : data->if_array();
   const json::Value* id = list == nullptr || list->empty() ? nullptr : list->front().find("id");
-  if (id == nullptr || !id->is_string())
+  if (id == nullptr || !id->is_string()) {
+    if (options->api == Api::kNative) return {};
     return unavailable("/v1/models names no model: pass --model");
+  }
   options->model = *id->if_string();
   return {};
 }
@@ -67,6 +74,10 @@ Status flush_cache(const Options& options) {
 }
 
 Result<LoadResult> measure(const Options& options) {
+  std::shared_ptr<const token::Tokenizer> tokenizer;
+  if (!options.tokenizer.empty()) {
+    TANDEM_TRY(tokenizer, token::Tokenizer::load(options.tokenizer));
+  }
   TANDEM_TRY(const std::vector<Prompt> prompts, make_prompts(options, vocab_size(options)));
   std::vector<std::string> bodies;
   for (const Prompt& prompt : prompts)
@@ -74,14 +85,22 @@ Result<LoadResult> measure(const Options& options) {
   if (options.warmup_requests > 0) {
     const std::vector<std::string> warm(options.warmup_requests, bodies.front());
     const std::vector<double> at_once(warm.size(), 0.0);
-    TANDEM_TRY(const LoadResult warmed, run_load(options, warm, at_once));
+    Options unnamed = options;  // Ids are for the requests that are measured.
+    unnamed.request_id_prefix.clear();
+    TANDEM_TRY(const LoadResult warmed, run_load(unnamed, warm, at_once));
     if (!warmed.outcomes.front().ok)
       std::cerr << "serve: the warm-up failed: " << warmed.outcomes.front().error << "\n";
   }
   if (options.flush_cache) {
     TANDEM_TRY(flush_cache(options));
   }
-  return run_load(options, bodies, arrival_times(options, bodies.size()));
+  TANDEM_TRY(LoadResult result, run_load(options, bodies, arrival_times(options, bodies.size())));
+  if (tokenizer) result.retokenized = count_again(*tokenizer, result);
+  if (options.backend.starts_with("sglang")) {
+    const auto info = ask(options, "/get_server_info");
+    if (info.ok()) result.accept_length = accept_length_of(*info);
+  }
+  return result;
 }
 
 int complain(const Status& status) {
@@ -91,11 +110,17 @@ int complain(const Status& status) {
 
 int report(const Options& options, const LoadResult& result) {
   const json::Object figures = make_report(options, result);
-  std::cout << report_table(figures) << std::flush;
+  std::cout << report_table(options, figures) << std::flush;
+  json::Object detailed = figures;
+  if (options.output_details || options.save_detailed) add_details(&detailed, result);
   if (!options.output_file.empty()) {
     std::ofstream file(options.output_file, std::ios::app);
-    file << json::to_string(json::Value(figures)) << "\n";
+    file << json::to_string(json::Value(options.output_details ? detailed : figures)) << "\n";
     if (!file.flush()) return complain(unavailable("cannot write " + options.output_file));
+  }
+  if (options.save_result || options.append_result) {
+    const Status saved = save_result(options, options.save_detailed ? detailed : figures);
+    if (!saved.ok()) return complain(saved);
   }
   std::size_t failed = 0;
   const std::string* first_error = nullptr;
@@ -118,6 +143,10 @@ int main(int argc, char** argv) {
     return parsed.exit_code;
   }
   Options& options = *parsed.options;
+  if (const Status status = check_metadata(options); !status.ok()) {
+    complain(status);
+    return 2;
+  }
   if (const Status status = settle_model(&options); !status.ok()) return complain(status);
   const auto result = measure(options);
   if (!result.ok()) return complain(result.status());

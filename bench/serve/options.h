@@ -38,7 +38,11 @@ struct Options {
   std::string path_prefix;
   /// Empty: asked of the server.
   std::string model;
-  /// Folder of tokenizer.json; only counts tokens of a conversation file.
+  /// Name that requests carry, where it is not `model`.
+  std::string served_model_name;
+  /// Replaces the route of the API; empty: route_of(api).
+  std::string endpoint;
+  /// Folder of tokenizer.json: counts tokens of a conversation file and of the answers' text.
   std::string tokenizer;
   std::string dataset_name = "random";
   std::string dataset_path;
@@ -50,6 +54,8 @@ struct Options {
   std::optional<std::int64_t> sharegpt_output_len;
   /// Requests in a second (Poisson); infinity: all at once.
   double request_rate = 0;
+  /// Shape of the gamma distribution of the gaps: 1 is Poisson, infinity even gaps.
+  double burstiness = 1;
   std::optional<std::size_t> max_concurrency;
   std::uint64_t seed = 1;
   std::size_t warmup_requests = 1;
@@ -59,9 +65,22 @@ struct Options {
   bool output_details = false;
   json::Object extra_body;
   std::vector<std::pair<std::string, std::string>> headers;
+  /// Request i carries x-request-id: PREFIX i. Empty: none does.
+  std::string request_id_prefix;
   std::vector<Goal> goodput;
+  /// Latencies that the table shows: ttft, tpot, itl, e2el. Empty: all.
+  std::vector<std::string> percentile_metrics;
+  /// Asked for beside the usual ones, of `percentile_metrics` or of ttft, tpot and itl.
+  std::vector<double> percentiles;
   std::string output_file;
   std::string tag;
+  std::string label;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  bool save_result = false;
+  bool append_result = false;
+  bool save_detailed = false;
+  std::string result_dir;
+  std::string result_filename;
   double timeout_s = 6 * 3600;
 };
 
@@ -79,5 +98,7 @@ Parsed parse_options(int argc, const char* const* argv);
 Status apply_base_url(const std::string& url, Options* options);
 /// "ttft:200" with ttft, tpot or e2el.
 Result<Goal> parse_goal(const std::string& word);
+/// Route of the API, without the prefix.
+std::string route_of(Api api);
 
 }  // namespace tandem::bench

@@ -24,13 +24,21 @@ struct Summary {
 
 Summary summarize(std::vector<double> values);
 
+/// Percentile of sorted values, linear between neighbours; 0 for none.
+double percentile(const std::vector<double>& sorted, double percent);
+/// "99", "99.9": the number in "p99_ttft_ms".
+std::string percent_word(double percent);
+
 /// Whether a request met every goal.
 bool is_good(const Outcome& outcome, const std::vector<Goal>& goals);
 
 /// Arguments and figures. Counts, rates and latencies are over the requests that succeeded.
 json::Object make_report(const Options& options, const LoadResult& result);
 
-/// The table for people.
-std::string report_table(const json::Object& report);
+/// Adds a list for each figure of single requests.
+void add_details(json::Object* report, const LoadResult& result);
+
+/// The table for people: the latencies and percentiles that `options` asks for, out of `report`.
+std::string report_table(const Options& options, const json::Object& report);
 
 }  // namespace tandem::bench

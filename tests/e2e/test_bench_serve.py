@@ -1,17 +1,21 @@
 """The load client bench/serve against real servers: its counts, its keys, its exit codes."""
 import json
+import re
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from conftest import BINARY_DIR, SLOW
+from conftest import BINARY_DIR, DEMO_MODEL, SLOW
 
 SERVE = BINARY_DIR / "bench" / "serve"
 pytestmark = pytest.mark.skipif(not SERVE.exists(), reason="skipped: built without benchmarks")
 LATENCIES = [f"{what}_{name}_ms" for what in ("mean", "median", "std", "p99")
-             for name in ("ttft", "tpot", "itl", "e2e_latency")]
+             for name in ("ttft", "tpot", "itl", "e2e_latency", "e2el")]
 KEYS = LATENCIES + ["duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput",
-                    "input_throughput", "output_throughput", "concurrency", "max_concurrency", "request_rate"]
+                    "input_throughput", "output_throughput", "concurrency", "max_concurrency", "request_rate",
+                    "total_token_throughput", "request_goodput", "accept_length", "max_concurrent_requests", "burstiness"]
 
 
 def serve(*words):
@@ -58,6 +62,66 @@ def test_rate_and_goodput(cluster):
     assert result["request_goodput"] == 0
 
 
+def test_result_file_of_vllm(cluster):
+    server = cluster.unified()
+    folder = cluster.folder / "test-results"
+    words = ["--backend", "vllm", "--endpoint", "/v1/completions", "--num-prompts", 4, "--input-len", 8,
+             "--output-len", 6, "--random-range-ratio", 1, "--request-rate", 200, "--burstiness", 0.5,
+             "--max-concurrency", 2, "--ignore-eos", "--disable-tqdm", "--tokenizer", DEMO_MODEL, "--percentile-metrics", "ttft,e2el", "--metric-percentiles",
+             "25,99.9", "--metadata", "tp=1", "--request-id-prefix", "t-", "--save-result", "--result-dir", folder]
+    result, done = measured(cluster.folder, server, *words)
+    (file,) = folder.iterdir()
+    assert re.fullmatch(r"vllm-200.0qps-concurrency2-[^/]+-\d{8}-\d{6}\.json", file.name)
+    saved = json.loads(file.read_text())
+    assert set(result) - set(saved) >= {"ttfts", "itls", "latencies", "start_times", "generated_texts", "errors"}
+    assert saved == {key: result[key] for key in saved}
+    assert 0 < saved["p25_ttft_ms"] <= saved["p99.9_ttft_ms"] <= saved["max_ttft_ms"]
+    assert saved["p99.9_e2el_ms"] >= saved["median_e2el_ms"] == saved["median_e2e_latency_ms"]
+    assert "p25_itl_ms" not in saved and saved["tp"] == "1" and saved["burstiness"] == 0.5
+    assert saved["total_token_throughput"] == saved["total_throughput"]
+    assert saved["total_output_tokens"] == 24 and saved["total_output_tokens_retokenized"] > 0
+    assert 1 <= saved["max_concurrent_requests"] <= 2
+    assert "P99.9 E2E latency" in done.stdout and "ITL" not in done.stdout
+    lost = serve("--base-url", server.url, *words, "--result-filename", "no/such/folder.json")
+    assert lost.returncode == 1 and "cannot write" in lost.stderr
+
+
+def test_request_ids_and_names_are_sent():
+    """Looked at from the other side: a server that keeps what it got."""
+    heads, bodies = [], []
+
+    class Answer(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            heads.append((self.path, self.headers.get("x-request-id")))
+            bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            body = json.dumps({"choices": [{"text": "a", "finish_reason": "length"}],
+                               "usage": {"prompt_tokens": 4, "completion_tokens": 1}}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = serve("--port", server.server_port, "--backend", "vllm", "--disable-stream", "--num-prompts", 3,
+                     "--input-len", 4, "--model", "org/m", "--served-model-name", "other", "--max-concurrency", 1,
+                     "--endpoint", "/deep/v1/completions", "--request-id-prefix", "run7-")
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    # The warm-up has no id: names are for what is measured.
+    assert [name for _, name in heads] == [None, "run7-0", "run7-1", "run7-2"]
+    assert {path for path, _ in heads} == {"/deep/v1/completions"}
+    assert {body["model"] for body in bodies} == {"other"}
+
+
 def test_failures_are_counted_and_only_total_failure_fails_the_run(cluster):
     server = cluster.unified()
     turns = [{"value": "What does --dp-size do?"}, {"value": "It sets a size, I think."}]
@@ -82,3 +146,7 @@ def test_nobody_there_and_bad_flags():
     assert done.returncode == 1 and "cannot connect" in done.stderr
     done = serve("--backend", "none")
     assert done.returncode == 2 and "--backend" in done.stderr
+    done = serve("--temperature", "0")
+    assert done.returncode == 2 and "--extra-request-body" in done.stderr
+    done = serve("--metadata", "duration=1")
+    assert done.returncode == 2 and "'duration' is the name of a figure" in done.stderr
