@@ -1,7 +1,7 @@
 """The router beside sglang-router, nginx and HAProxy: ours before workers that speak its protocol, they before HTTP ones.
 
-Ours and they take turns, one run of two seconds for each load. A figure is the median of the turns, a ratio the median of
-their own ratios.
+Ours and they take turns, one run of two seconds for each load; router_bench takes the best of three for the added latency alone.
+A figure is the median of the turns, a ratio the median of their own ratios.
 """
 import dataclasses
 import math
