@@ -115,7 +115,30 @@ def compare(parts, args, report, output):
         write(report, output)
 
 
+def ratios(report):
+    """Every ratio of the report in one list: ours to limits and targets, to the peers, and what is wanted of it."""
+    made = []
+
+    def add(figure, value, unit, against, its, ratio, wanted=None):
+        if ratio is not None:
+            made.append({"figure": figure, "value": value, "unit": unit, "against": against, "against_value": its,
+                         "ratio": ratio, "wanted": wanted})
+
+    for line in report["rows"]:
+        for name, value, unit, limit, share in normalized(line):
+            add(name, value, unit, "limit or target", limit, share)
+    for row in (row for part in report["parts"].values() for row in part["rows"] if "skipped" not in row):
+        figure = (row["row"], row["value"], row["unit"])
+        add(*figure, "limit", row["limit"], row["share_of_limit"], row["share_wanted"])
+        add(*figure, row["peer"], row["peer_value"], row["ratio"], row["ratio_wanted"])
+        if row["target"] and row["value"]:
+            less = row["unit"] in LESS
+            add(*figure, "target", row["target"], row["target"] / row["value"] if less else row["value"] / row["target"], 1.0)
+    return made
+
+
 def write(report, output):
+    report["ratios"] = ratios(report)
     part = output.with_suffix(".part")
     part.write_text(json.dumps(report, indent=1) + "\n")
     part.rename(output)
@@ -172,7 +195,6 @@ def main():
         report["parts"] = resumed(output, report)
     compare(parts, args, report, output)
     figures = run_own(programs, report)
-    report["ratios"] = [dict(zip(("figure", "value", "unit", "limit", "ratio"), f)) for f in figures]
     print(json.dumps(report["machine"]))
     if figures:
         table(figures)

@@ -50,28 +50,41 @@ class Context:
         return self.only in name
 
     def row(self, name, value, unit, *, limit=None, limit_want=None, peer=None, peer_value=None, want=None, ratio=None,
-            share=None, target=None, note=None):
+            share=None, target=None, note=None, ops=()):
         """One row: our figure; the limit and the share of it that is wanted; the peer and the ratio that is wanted, or
-        a target of its own. A ratio above 1 says that ours is better, whatever the unit."""
+        a target of its own; what our fastest step went to. A ratio above 1 says that ours is better, whatever the unit.
+        `missed` names what is below what is wanted, `unjudged` what could not be compared; `met` needs both empty."""
         less = unit in LESS
         if share is None and limit and value:
             share = limit / value if less else value / limit
         if ratio is None and peer_value and value:
             ratio = peer_value / value if less else value / peer_value
-        met = []
-        if limit_want is not None and share is not None:
-            met.append(share >= limit_want)
-        if want is not None and ratio is not None:
-            met.append(ratio >= want)
+        judged = {}
+        if limit_want is not None:
+            judged["share"] = None if share is None else share >= limit_want
+        if want is not None:
+            judged["ratio"] = None if ratio is None else ratio >= want
         if target is not None:
-            met.append(value <= target if less else value >= target)
+            judged["target"] = value <= target if less else value >= target
+        missed = [what for what, good in judged.items() if good is False]
+        unjudged = [what for what, good in judged.items() if good is None]
         made = {"row": name, "value": value, "unit": unit, "limit": limit, "share_of_limit": share,
                 "share_wanted": limit_want, "peer": peer, "peer_value": peer_value, "ratio": ratio, "ratio_wanted": want,
-                "target": target, "met": all(met) if met else None, "note": note}
+                "target": target, "met": False if missed else True if judged and not unjudged else None,
+                "missed": missed, "unjudged": unjudged, "note": note, "ops": list(ops)}
         self.rows.append(made)
         print(f"  {name}: {number(value)} {unit}" + (f", {peer} {number(peer_value)}: {ratio:.2f}x" if ratio else ""),
               file=sys.stderr, flush=True)
         return made
+
+    def turns(self, name, mine, theirs, unit, *, peer=None, **more):
+        """A row of what ours and a peer did in each turn: the medians, and the median of the turns' own ratios. A turn
+        in which the peer gave nothing is None, or not there at the end of the list."""
+        less = unit in LESS
+        ratios = [b / a if less else a / b for a, b in zip(mine, theirs) if a and b]
+        theirs = [b for b in theirs if b is not None]
+        return self.row(name, median(mine), unit, peer=peer if theirs else None, peer_value=median(theirs),
+                        ratio=median(ratios), **more)
 
     def skip(self, name, why):
         self.rows.append({"row": name, "skipped": why})
@@ -84,8 +97,35 @@ def number(value):
     return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def in_turn(turn, ours, theirs):
+    """Ours and then the peers, the other way round the next time; what the machine does meanwhile meets both."""
+    return (ours, theirs) if turn % 2 == 0 else (theirs, ours)
+
+
+def verdict(row):
+    """The mark of a row: met, or which of the two that are wanted is missed."""
+    if row["missed"]:
+        return "MISSED " + ("both" if len(row["missed"]) > 1 else row["missed"][0])
+    if not row["unjudged"]:
+        return "met" if row["met"] else ""
+    # The share of the limit may be all that can be judged where the peers cannot be had.
+    return ("share met, " if row["share_wanted"] is not None and "share" not in row["unjudged"] else "") + \
+        " and ".join(row["unjudged"]) + " not judged"
+
+
+def profile(ops, most=5):
+    """The longest ops of our fastest step in one line."""
+    told = []
+    for op in sorted(ops, key=lambda op: -op["ms"])[:most]:
+        words = ("{name} {ms} ms, {step:.0f} % of the step at {bound:.0f} % of its bound" if not told
+                 else "{name} {ms} ms, {step:.0f} % at {bound:.0f} %")
+        told.append(words.format(name=op["op"], ms=number(op["ms"]), step=100 * op["share_of_step"],
+                                 bound=100 * op["share_of_bound"]))
+    return "; ".join(told)
+
+
 def table(rows):
-    """Prints the rows side by side; what is missed is marked."""
+    """Prints the rows side by side; what is missed is marked. Below a row, what our fastest step went to."""
     width = max([len(r["row"]) for r in rows] + [3])
     print(f"{'row':<{width}} {'ours':>10} {'unit':<9} {'limit':>9} {'share':>6} {'want':>5}  {'peer':<26} {'its':>10} "
           f"{'ratio':>7} {'want':>5}")
@@ -98,11 +138,12 @@ def table(rows):
         want = ratio(r["ratio_wanted"])
         if r["target"] is not None:
             want = ("<=" if r["unit"] in LESS else ">=") + number(r["target"])
-        verdict = {True: "met", False: "MISSED", None: ""}[r["met"]]
         print(f"{r['row']:<{width}} {number(r['value']):>10} {r['unit']:<9} {number(r['limit']):>9} "
               f"{share(r['share_of_limit']):>6} {share(r['share_wanted']):>5}  {r['peer'] or '':<26} "
-              f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>5} {verdict}"
+              f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>5} {verdict(r)}"
               + (f"  ({r['note']})" if r["note"] else ""))
+        if r["ops"]:
+            print(f"    {profile(r['ops'])}")
 
 
 def json_lines(text):

@@ -17,7 +17,7 @@ DENSE, EXPERTS = "dense600", "moe700"
 BF16 = ("bf16", "none", "bf16", "bf16")
 BIT8 = ("8-bit", "w8a8_int8", "q8_0", "int8")
 BIT4 = ("4-bit", "int4wo-128", "q4_0", "int4")
-LONG_STEPS, STEPS = 32, 48
+LONG_STEPS, STEPS, WARM_STEPS = 32, 48, 8
 # Weights, load, share of the limit that is wanted, ratio to the best peer that is wanted.
 ROWS = [
     (BF16, "prefill:512", 0.35, 2.0), (BF16, "prefill:2048", 0.27, 2.0),
@@ -31,6 +31,7 @@ FAMILIES = [("avx512", "avx512"), ("avx2", "avx2")]
 # A server that did not promise equal bits could choose among these for each step.
 COST_FAMILIES = ["avx512_bf16", "avx512", "avx2"]
 COST_LOADS = ["prefill:512", "decode:128:1", "decode:128:8", "decode:128:32"]
+COST_NOTE = "a proxy: beside our own families that are not in use; what other orders of sums would gain is not in it"
 
 
 def words_of(load):
@@ -51,7 +52,7 @@ class Ours:
         self.command = [*pinned(ctx.cpus), ctx.build / "engine_bench", "--model", folder, "--threads", len(ctx.cpus),
                         "--quantization", quantization, "--family", family]
         self.folder, self.quantization, self.family = folder, quantization, family
-        self.limit, self.shares = [], []
+        self.begin_row()
 
     def measure(self, load):
         rows = json_lines(must([*self.command, "--row", load], "engine_bench", timeout=300))
@@ -63,7 +64,18 @@ class Ours:
         self.family = next((r["family"] for r in rows if r.get("bench") == "limits"), self.family)
         self.limit.append(found[0]["target"])
         self.shares.append(found[0]["share_of_bound"])
+        ops = [{"op": r["row"].removeprefix(found[0]["row"] + ": "), "ms": r["value"], "share_of_step": r["share_of_step"],
+                "share_of_bound": r["share_of_bound"], "calls": r["calls"]} for r in rows if "calls" in r]
+        self.steps.append((found[0]["ms"], ops))
         return found[0]["median"]
+
+    def of_the_row(self):
+        """What is said of a row beside its figure: the limit, the share of it, the ops of the fastest step."""
+        return {"limit": median(self.limit), "share": median(self.shares),
+                "ops": min(self.steps, key=lambda step: step[0])[1]}
+
+    def begin_row(self):
+        self.limit, self.shares, self.steps = [], [], []
 
     def close(self):
         pass
@@ -133,6 +145,7 @@ class OpenVino:
         self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True, start_new_session=True,
                                         preexec_fn=end_with_parent)
+        self.warm = set()
         self.ask(None)
 
     def ask(self, question):
@@ -155,12 +168,16 @@ class OpenVino:
     def measure(self, load):
         kind, numbers = words_of(load)
         if kind == "prefill":
-            # The first of a length compiles it.
-            runs = [self.ask(f"prefill {numbers[0]}")["tok_s"] for _ in range(3 if numbers[0] < 1024 else 1)]
+            question, count = f"prefill {numbers[0]}", 2 if numbers[0] < 1024 else 1
         else:
             steps = LONG_STEPS if numbers[0] >= 1024 else STEPS
-            runs = [self.ask(f"decode {numbers[0]} {numbers[1]} {steps}")["tok_s"]
-                    for _ in range(2 if numbers[1] == 1 and numbers[0] < 1024 else 1)]
+            question = f"decode {numbers[0]} {numbers[1]} {steps}"
+            count = 2 if numbers[1] == 1 and numbers[0] < 1024 else 1
+        if load not in self.warm:
+            # The first of a shape compiles it, which is no part of the figure.
+            self.ask(question if kind == "prefill" else f"decode {numbers[0]} {numbers[1]} {WARM_STEPS}")
+            self.warm.add(load)
+        runs = [self.ask(question)["tok_s"] for _ in range(count)]
         self.ctx.details.append({"peer": self.name, "load": load, "samples_ts": runs})
         return median(runs)
 
@@ -173,9 +190,10 @@ class OpenVino:
         end_group(self.process)
 
 
-def compare(ctx, name, load, ours, peers, limit_want, want):
-    """One row: all in turn, `rounds` times."""
+def compare(ctx, name, load, ours, peers, limit_want, want, remark=None):
+    """One row: all in turn, `rounds` times. `remark` goes into its note."""
     mine, theirs, reasons = [], {p.name: [] for p in peers}, []
+    ours.begin_row()
     for turn in range(ctx.rounds):
         order = [ours, *peers]
         for each in order if turn % 2 == 0 else reversed(order):
@@ -189,11 +207,9 @@ def compare(ctx, name, load, ours, peers, limit_want, want):
     whole = {peer: values for peer, values in theirs.items() if None not in values}
     best = max(whole, key=lambda peer: median(whole[peer]), default=None)
     others = [f"{peer} {median(values):,.1f}" for peer, values in whole.items() if peer != best]
-    note = "; ".join([*others, *dict.fromkeys(reasons)]) or None
-    ctx.row(name, median(mine), "tokens/s", limit=median(ours.limit), share=median(ours.shares), limit_want=limit_want,
-            peer=best, peer_value=median(whole[best]) if best else None,
-            ratio=median([a / b for a, b in zip(mine, whole[best])]) if best else None, want=want, note=note)
-    ours.limit, ours.shares = [], []
+    note = "; ".join(filter(None, [*others, *dict.fromkeys(reasons), remark])) or None
+    ctx.turns(name, mine, whole.get(best, []), "tokens/s", peer=best, limit_want=limit_want, want=want, note=note,
+              **ours.of_the_row())
 
 
 def make_peers(name, makers):
@@ -209,7 +225,7 @@ def make_peers(name, makers):
     return peers, reasons
 
 
-def compare_rows(ctx, prefix, rows, make_ours, makers):
+def compare_rows(ctx, prefix, rows, make_ours, makers, remark=None):
     """Rows of one set of weights; the peers' models are loaded once for all of them."""
     rows = [(load, share, want) for load, share, want in rows if ctx.wants(f"{prefix} {title(load)}")]
     if not rows:
@@ -220,7 +236,7 @@ def compare_rows(ctx, prefix, rows, make_ours, makers):
         for load, share, want in rows:
             name = f"{prefix} {title(load)}"
             try:
-                compare(ctx, name, load, ours, peers, share, want)
+                compare(ctx, name, load, ours, peers, share, want, remark)
                 if reasons:
                     ctx.rows[-1]["note"] = "; ".join(filter(None, [ctx.rows[-1]["note"], *reasons]))
             except Skip as why:
@@ -249,4 +265,4 @@ def measure(ctx):
     # What the promise of the same tokens costs: one family for every load, against the one that is fastest for it.
     ours = Ours(ctx, folder, "none")
     compare_rows(ctx, "engine cost of the same tokens everywhere:", [(load, None, 0.95) for load in COST_LOADS],
-                 lambda: ours, [lambda family=family: OtherFamily(ours, family) for family in COST_FAMILIES])
+                 lambda: ours, [lambda family=family: OtherFamily(ours, family) for family in COST_FAMILIES], COST_NOTE)

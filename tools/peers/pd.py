@@ -4,7 +4,7 @@ import subprocess
 import time
 
 from peers import engine, server, setup
-from peers.common import Servers, Skip, end_group, end_with_parent, json_lines, median, nice
+from peers.common import Servers, Skip, end_group, end_with_parent, in_turn, json_lines, median, nice
 
 LONG, TTFT_PROMPT = 2048, 512
 STREAMS, STREAM_PROMPT, STREAM_NEW = 8, 128, 300
@@ -80,14 +80,13 @@ def inter_token(ctx):
     folder = setup.checkpoint(ctx, engine.DENSE)
     apart, unified = [], []
     for turn in range(ctx.rounds):
-        for is_apart in (True, False) if turn % 2 == 0 else (False, True):
+        for is_apart in in_turn(turn, True, False):
             (apart if is_apart else unified).append(under_long_prompts(ctx, folder, is_apart))
-    p99 = lambda runs: median([r["p99_itl_ms"] for r in runs])
-    ctx.row(name, p99(apart), "ms", peer="unified, same cores", peer_value=p99(unified), want=2.0,
-            ratio=median([u["p99_itl_ms"] / a["p99_itl_ms"] for a, u in zip(apart, unified)]),
-            note=f"median {median([r['median_itl_ms'] for r in apart]):.1f}, unified "
-                 f"{median([r['median_itl_ms'] for r in unified]):.1f} ms; longest "
-                 f"{median([r['max_itl_ms'] for r in apart]):,.0f} and {median([r['max_itl_ms'] for r in unified]):,.0f} ms")
+    p99 = lambda runs: [r["p99_itl_ms"] for r in runs]
+    ctx.turns(name, p99(apart), p99(unified), "ms", peer="unified, same cores", want=2.0,
+              note=f"median {median([r['median_itl_ms'] for r in apart]):.1f}, unified "
+                   f"{median([r['median_itl_ms'] for r in unified]):.1f} ms; longest "
+                   f"{median([r['max_itl_ms'] for r in apart]):,.0f} and {median([r['max_itl_ms'] for r in unified]):,.0f} ms")
 
 
 def first_token(ctx):
@@ -99,13 +98,12 @@ def first_token(ctx):
     with Servers() as servers:
         fleets = {apart: Fleet(ctx, servers, folder, engine.BF16[1], apart, own_cores=False) for apart in (True, False)}
         for turn in range(2 * ctx.rounds):
-            for apart in (True, False) if turn % 2 == 0 else (False, True):
+            for apart in in_turn(turn, True, False):
                 # New prompts each time, so that no cache knows them.
                 runs[apart].append(fleets[apart].run(TTFT_PROMPT, 3, 4, "--max-concurrency", 1, "--seed", 100 + turn))
-    ttft = {apart: median([r["median_ttft_ms"] for r in results]) for apart, results in runs.items()}
-    ctx.details.append({"load": name, "apart": [r["median_ttft_ms"] for r in runs[True]],
-                        "unified": [r["median_ttft_ms"] for r in runs[False]]})
-    ctx.row(name, ttft[True], "ms", peer="unified", peer_value=ttft[False], target=1.03 * ttft[False] + 1)
+    ttft = {apart: [r["median_ttft_ms"] for r in results] for apart, results in runs.items()}
+    ctx.details.append({"load": name, "apart": ttft[True], "unified": ttft[False]})
+    ctx.turns(name, ttft[True], ttft[False], "ms", peer="unified", target=1.03 * median(ttft[False]) + 1)
 
 
 def second_token(ctx):

@@ -1,101 +1,170 @@
-"""The router beside sglang-router, nginx and HAProxy: ours before workers that speak its protocol, they before HTTP ones."""
-from peers import setup
-from peers.common import Skip, nice, run_lines
+"""The router beside sglang-router, nginx and HAProxy: ours before workers that speak its protocol, they before HTTP ones.
 
-# Ours, sglang-router's, target in microseconds.
-POLICIES = [("round_robin", "round_robin", 18), ("least_load", "power_of_two", 18), ("power_of_two", "power_of_two", 18),
-            ("cache_aware", "cache_aware", 25)]
-KINDS = {"ids": "cpu_per_request_ids", "text": "cpu_per_request_text"}
+Ours and they take turns, one run of two seconds for each load; router_bench takes the best of three for the added latency alone.
+A figure is the median of the turns, a ratio the median of their own ratios.
+"""
+import dataclasses
+import math
+import os
+
+from peers import setup
+from peers.common import Skip, in_turn, median, number, pinned, run_lines
+
+SECONDS, PACED_SECONDS, PACE_MS = 2, 3, 1
+# Of an answer: what e_sse.py sends unless it is told otherwise.
+STREAM_TOKENS = 512
+# Ours and sglang-router's by the same name; target in microseconds.
+POLICIES = [("round_robin", 18), ("power_of_two", 18), ("cache_aware", 25)]
+
+
+@dataclasses.dataclass
+class Row:
+    """A row of the table: what router_bench calls our figure, and what the peers' script calls theirs."""
+    name: str
+    ours: tuple     # row, policy, connections
+    unit: str
+    peer: str
+    key: str
+    connections: int
+    target: float | None = None
+    want: float | None = None
+    added: bool = False         # to what it takes without a router
+    references: bool = False    # nginx and HAProxy go into the note
+    remark: str | None = None
+
+    @property
+    def theirs(self):
+        return self.peer, self.connections, self.key
+
+
+def rows():
+    made = []
+    for policy, target in POLICIES:
+        for kind in ("ids", "text"):
+            # The peers get text of that length, too, which they parse and ours tokenizes.
+            made += [Row(f"router {policy} CPU per request, {kind}, {connections} connections",
+                         (f"cpu_per_request_{kind}", policy, connections), "us", f"sglang-router/{policy}", "cpu_us_per_req",
+                         connections, target=target, references=True) for connections in (8, 32)]
+    made.append(Row("router added p50, 1 connection", ("added_p50", "round_robin", 1), "us", "sglang-router/round_robin",
+                    "p50_us", 1, target=20, added=True))
+    for state, connections, of_peer, key, target in (("idle", 0, 0, "idle_rss_MiB", 20), ("loaded", 128, 32, "rss_MiB", 40)):
+        made.append(Row(f"router resident memory, {state}", (f"rss_{state}", "round_robin", connections), "MiB",
+                        "sglang-router/round_robin", key, of_peer, target=target))
+    for pace, remark in (("fast", None), ("paced", f"a token each {PACE_MS} ms")):
+        made += [Row(f"router relay CPU per token, {pace}, {streams} stream{'s' if streams > 1 else ''}",
+                     (f"cpu_per_token_{pace}", "round_robin", streams), "us/token", "sglang-router",
+                     f"cpu_us_per_token {pace}", streams, target=1.5, references=True, remark=remark)
+                 for streams in (1, 32)]
+    made.append(Row("router one stream's rate", ("stream_rate_fast", "round_robin", 1), "tokens/s", "sglang-router",
+                    "tokens_s fast", 1, want=10))
+    return made
+
+
+def ours(ctx, wanted):
+    """One turn of ours, {(row, policy, connections): figure}."""
+    # What all the wanted ones have in common; the program leaves out what does not contain it.
+    only = os.path.commonprefix([row.ours[0] for row in wanted])
+    found, why = run_lines([*pinned(ctx.cpus), ctx.build / "router_bench", "--seconds", SECONDS, "--reps", 1, "--only", only],
+                           timeout=400)
+    if why and not found:
+        raise Skip(why)
+    ctx.details += found
+    return {(r["row"], r["policy"], r["connections"]): r["value"] for r in found}
 
 
 def requests_of_peers(ctx, python):
-    """{(router, connections): row} of CPU time per request, and {router: row} of what they say at the start."""
+    """One turn of the peers with whole answers, {(router, connections, key): figure}."""
     for program, package in (("wrk", "wrk"), ("nginx", "nginx-light"), ("haproxy", "haproxy")):
         setup.debian(program, package)
-    rows, why = run_lines([*nice(), python, ctx.shared / "e_router.py", "--dur", "2", "--reps", "1", "--conns", "1,8,32"],
-                          {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path()}, timeout=400)
-    if not rows:
+    printed, why = run_lines([*pinned(ctx.cpus), python, ctx.shared / "e_router.py", "--dur", SECONDS, "--reps", 1, "--conns",
+                              "1,8,32"], {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path()}, timeout=400)
+    if not printed:
         raise Skip(why or "e_router.py printed nothing")
-    ctx.details += rows
-    loads = {(r["router"], r["conns"]): r for r in rows if "cpu_us_per_req" in r}
-    return loads, {r["router"]: r for r in rows if "idle_rss_MiB" in r}
+    ctx.details += printed
+    return {(r["router"], r.get("conns", 0), key): r[key] for r in printed
+            for key in ("cpu_us_per_req", "p50_us", "rss_MiB", "idle_rss_MiB") if key in r}
 
 
-def streams_of_peers(ctx, python):
-    """{(router, connections): row} of relayed streams."""
-    rows, why = run_lines([*nice(), "bash", ctx.shared / "e_sse.sh"],
-                          {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path(), "DUR": "2", "CONNS": "1 16"},
-                          timeout=300)
-    if not rows:
+def of_whole_answers(row, seconds):
+    """CPU time per token of a line of e_sse.sh. It divides by the tokens of `seconds`, but the streams then in progress go
+    on to their end, and so does the router's work: with paced ones up to an answer's time more."""
+    if not row["tokens_s"]:
+        return None
+    answer = row["conns"] * STREAM_TOKENS / row["tokens_s"]
+    return row["cpu_us_per_token"] * seconds / (answer * math.ceil(seconds / answer))
+
+
+def streams_of_peers(ctx, python, pace):
+    """One turn of the peers with streams, as fast as they are taken or paced, {(router, connections, key): figure}."""
+    seconds = PACED_SECONDS if pace == "paced" else SECONDS
+    variables = {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path(), "DUR": str(seconds), "CONNS": "1 32",
+                 "TOK": str(STREAM_TOKENS), "PACE_MS": str(PACE_MS if pace == "paced" else 0)}
+    printed, why = run_lines([*pinned(ctx.cpus), "bash", ctx.shared / "e_sse.sh"], variables, timeout=300)
+    if not printed:
         raise Skip(why or "e_sse.sh printed nothing")
-    ctx.details += rows
-    return {(r["router"], r["conns"]): r for r in rows}
+    ctx.details += [{"pace": pace, **row} for row in printed]
+    found = {}
+    for row in printed:
+        found[row["router"], row["conns"], f"cpu_us_per_token {pace}"] = of_whole_answers(row, seconds)
+        found[row["router"], row["conns"], f"tokens_s {pace}"] = row["tokens_s"]
+    return found
 
 
-def references(rows, key, connections):
-    """"nginx 12.1, haproxy 11.0" of that many connections, for the note."""
-    return ", ".join(f"{router} {row[key]}" for (router, conns), row in rows.items()
-                     if conns == connections and router in ("nginx-proxy", "haproxy")) or None
+def theirs(ctx, wanted):
+    """(One turn of the peers, why something of it is not there or None)."""
+    keys, found, reasons = [row.key for row in wanted], {}, []
+    try:
+        python = setup.venv(ctx, ["sglang-router", "uvloop"])
+    except Skip as why:
+        return {}, str(why)
+    runs = [lambda pace=pace: streams_of_peers(ctx, python, pace) for pace in ("fast", "paced")
+            if any(key.endswith(pace) for key in keys)]
+    if not all("token" in key for key in keys):
+        runs.insert(0, lambda: requests_of_peers(ctx, python))
+    for run in runs:
+        try:
+            found |= run()
+        except Skip as why:
+            reasons.append(str(why))
+    return found, "; ".join(reasons) or None
+
+
+def references(row, peers):
+    """"nginx-proxy 12.1, haproxy 11.0" of as many connections, for the note."""
+    if not row.references:
+        return None
+    found = {name: [turn[name, row.connections, row.key] for turn in peers if turn.get((name, row.connections, row.key))]
+             for name in ("nginx-proxy", "haproxy")}
+    return ", ".join(f"{name} {number(median(values))}" for name, values in found.items() if values)
+
+
+def peer_figure(row, turn):
+    value = turn.get(row.theirs)
+    if value is None or not row.added:
+        return value
+    direct = turn.get(("direct", row.connections, row.key))
+    return value - direct if direct else None
 
 
 def measure(ctx):
-    rows, why = run_lines([*nice(), ctx.build / "router_bench"], timeout=400)
-    if why and not rows:
-        raise Skip(why)
-    ctx.details += rows
-    mine = {(r["row"], r["policy"], r["connections"]): r["value"] for r in rows}
-    loads, idle, relayed, reason = {}, {}, {}, None
-    try:
-        python = setup.venv(ctx, ["sglang-router", "uvloop"])
-        loads, idle = requests_of_peers(ctx, python)
-        relayed = streams_of_peers(ctx, python)
-    except Skip as skipped:
-        reason = f"peers skipped: {skipped}"
-    for ours, theirs, target in POLICIES:
-        peer = f"sglang-router/{theirs}"
-        found = [(kind, c) for kind, row in KINDS.items() for c in (8, 32) if (row, ours, c) in mine]
-        if not found and ours != "power_of_two":
-            ctx.skip(f"router {ours} CPU per request", "the policy is not built")
-        for kind, connections in found:
-            # The peers parse text that they do not tokenize; ours does for text.
-            row = loads.get((peer, connections), {})
-            ctx.row(f"router {ours} CPU per request, {kind}, {connections} connections",
-                    mine[KINDS[kind], ours, connections], "us", peer=peer if row else None,
-                    peer_value=row.get("cpu_us_per_req"), target=target if kind == "ids" else None,
-                    note=references(loads, "cpu_us_per_req", connections) or reason)
-    latency(ctx, mine, loads, reason)
-    memory(ctx, mine, loads, idle, reason)
-    streams(ctx, mine, relayed, reason)
-
-
-def latency(ctx, mine, loads, reason):
-    value = mine.get(("added_p50", "round_robin", 1))
-    if value is None:
+    wanted = [row for row in rows() if ctx.wants(row.name)]
+    if not wanted:
         return
-    direct = loads.get(("direct", 1), {}).get("p50_us")
-    peer = loads.get(("sglang-router/round_robin", 1), {}).get("p50_us")
-    added = peer - direct if peer and direct else None
-    ctx.row("router added p50, 1 connection", value, "us", target=20, peer="sglang-router" if added else None,
-            peer_value=added, note=reason)
-
-
-def memory(ctx, mine, loads, idle, reason):
-    peer = idle.get("sglang-router/round_robin", {}).get("idle_rss_MiB")
-    loaded = loads.get(("sglang-router/round_robin", 32), {}).get("rss_MiB")
-    for name, key, target, value in (("idle", ("rss_idle", "round_robin", 0), 20, peer),
-                                     ("loaded", ("rss_loaded", "round_robin", 128), 40, loaded)):
-        if key in mine:
-            ctx.row(f"router resident memory, {name}", mine[key], "MiB", target=target,
-                    peer="sglang-router" if value else None, peer_value=value, note=reason)
-
-
-def streams(ctx, mine, relayed, reason):
-    peer = relayed.get(("sglang-router", 16), {})
-    value = mine.get(("cpu_per_token_fast", "round_robin", 32))
-    if value is not None:
-        ctx.row("router relay CPU per token", value, "us/token", target=1.5, peer="sglang-router" if peer else None,
-                peer_value=peer.get("cpu_us_per_token"), note=references(relayed, "cpu_us_per_token", 16) or reason)
-    rate, one = mine.get(("stream_rate_fast", "round_robin", 1)), relayed.get(("sglang-router", 1), {})
-    if rate is not None:
-        ctx.row("router one stream's rate", rate, "tokens/s", peer="sglang-router" if one else None,
-                peer_value=one.get("tokens_s"), want=10, note=reason)
+    mine, peers, reason = [], [], None
+    for turn in range(ctx.rounds):
+        for who in in_turn(turn, ours, theirs):
+            if who is ours:
+                mine.append(ours(ctx, wanted))
+                continue
+            if reason is None:
+                found, reason = theirs(ctx, wanted)
+                peers.append(found)
+    for row in wanted:
+        values = [turn[row.ours] for turn in mine if row.ours in turn]
+        if not values:
+            ctx.skip(row.name, "router_bench printed no such figure")
+            continue
+        figures = [peer_figure(row, turn) for turn in peers]
+        missing = f"peers skipped: {reason}" if reason and (None in figures or len(figures) < ctx.rounds) else None
+        ctx.turns(row.name, values, figures, row.unit, peer=row.peer, want=row.want, target=row.target,
+                  note="; ".join(filter(None, [references(row, peers), row.remark, missing])) or None)

@@ -2,7 +2,7 @@
 import time
 
 from peers import engine, setup
-from peers.common import Servers, Skip, free_port, get, json_lines, median, memory_mib, must, nice, stop
+from peers.common import Servers, Skip, free_port, get, in_turn, json_lines, memory_mib, must, nice, stop
 
 PROMPT, NEW, CLIENTS, REQUESTS = 132, 48, 32, 64
 CONTEXT = 4096
@@ -68,19 +68,23 @@ def start_up(ctx):
             port = free_port()
             return start_llama(ctx, servers, setup.gguf(ctx, engine.DENSE, theirs), 4, port), port
 
-        for _ in range(3):
-            ours.append(started(lambda servers, mine=mine: (start_ours(ctx, servers, folder, mine, CONTEXT), None)))
-            try:
-                if reason is None:
-                    peer.append(started(llama))
-            except Skip as why:
-                reason = str(why)
-        pick = lambda rows, i: median([r[i] for r in rows])
-        name = "llama-server" if peer else None
-        ctx.row(f"server {label} process start to first token", pick(ours, 0), "s", peer=name, peer_value=pick(peer, 0),
-                want=wants[0], note=reason)
-        ctx.row(f"server {label} resident memory", pick(ours, 1), "MiB", peer=name, peer_value=pick(peer, 1),
-                want=wants[1], note=reason)
+        def mine_once(servers, mine=mine):
+            return start_ours(ctx, servers, folder, mine, CONTEXT), None
+
+        for turn in range(max(3, ctx.rounds)):
+            for who in in_turn(turn, mine_once, llama):
+                try:
+                    if who is mine_once:
+                        ours.append(started(mine_once))
+                    elif reason is None:
+                        peer.append(started(llama))
+                except Skip as why:
+                    if who is mine_once:
+                        raise
+                    reason = str(why)
+        for i, (what, unit) in enumerate((("process start to first token", "s"), ("resident memory", "MiB"))):
+            ctx.turns(f"server {label} {what}", [r[i] for r in ours], [r[i] for r in peer], unit, peer="llama-server",
+                      want=wants[i], note=reason)
 
 
 def load(ctx, port, backend="sglang-oai", clients=CLIENTS, requests=REQUESTS, extra=()):
@@ -105,7 +109,7 @@ def streaming(ctx):
     runs = {"ours": [], "llama-server": []}
     reason = None
     for turn in range(ctx.rounds):
-        for name in ("ours", "llama-server") if turn % 2 == 0 else ("llama-server", "ours"):
+        for name in in_turn(turn, "ours", "llama-server"):
             if name != "ours" and reason:
                 continue
             try:
@@ -124,15 +128,12 @@ def streaming(ctx):
                 if name == "ours":
                     raise
                 reason = str(why)
-    pick = lambda name, key: median([r[key] for r in runs[name]])
-    peer = "llama-server" if runs["llama-server"] else None
-    of = lambda key: pick(peer, key) if peer else None
-    ctx.row(f"{names[0]} output", pick("ours", "output_throughput"), "tokens/s", peer=peer,
-            peer_value=of("output_throughput"), want=2.9,
-            note=reason or f"{label}, {PROMPT}-token prompts, {NEW} new")
-    ctx.row(names[1], pick("ours", "p99_itl_ms"), "ms", peer=peer, peer_value=of("p99_itl_ms"), want=20, note=reason)
-    ctx.row(f"server {CLIENTS} clients median time to first token", pick("ours", "median_ttft_ms"), "ms", peer=peer,
-            peer_value=of("median_ttft_ms"), note=reason)
+    for name, key, unit, want, note in (
+            (f"{names[0]} output", "output_throughput", "tokens/s", 2.9, f"{label}, {PROMPT}-token prompts, {NEW} new"),
+            (names[1], "p99_itl_ms", "ms", 20, None),
+            (f"{names[0]} median time to first token", "median_ttft_ms", "ms", None, None)):
+        ctx.turns(name, [r[key] for r in runs["ours"]], [r[key] for r in runs["llama-server"]], unit, peer="llama-server",
+                  want=want, note=reason or note)
 
 
 def measure(ctx):
