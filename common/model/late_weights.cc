@@ -1,6 +1,5 @@
 #include "common/model/late_weights.h"
 
-#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "kernels/api/convert.h"
 
@@ -48,8 +47,9 @@ Result<std::unique_ptr<LateWeights>> LateWeights::make(DecoderWeights& weights,
                                                        std::unique_ptr<WeightSource> source,
                                                        const kernels::Backend& backend,
                                                        kernels::ThreadPool& pool,
-                                                       std::size_t chunk_bytes) {
-  std::unique_ptr<LateWeights> late(new LateWeights(std::move(source), backend, pool));
+                                                       std::size_t chunk_bytes,
+                                                       const Clock& clock) {
+  std::unique_ptr<LateWeights> late(new LateWeights(std::move(source), backend, pool, clock));
   const auto add = [&late](Linear& layer) {
     if (!layer.late.empty()) late->waiting_.push_back(&layer);
   };
@@ -115,9 +115,9 @@ void LateWeights::pack(std::vector<kernels::MatrixView> parts, kernels::PackedWe
 
 /// For one product. False when the rows cannot be read.
 bool LateWeights::pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
-  const Time began = steady_clock().now();
+  const Time began = clock_.now();
   pack(std::move(parts), to);
-  in_vain_.ns += (steady_clock().now() - began).ns;
+  in_vain_.ns += (clock_.now() - began).ns;
   return failure_.ok();
 }
 
@@ -147,23 +147,23 @@ Status LateWeights::fill_while_fast() {
   const std::size_t rows = std::min(chunk_rows(first), weight.n());
   Duration pack_time = nanoseconds(INT64_MAX);
   std::size_t pack_bytes = 0;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kTrials; ++i) {
     kernels::PackedWeight staged =
         backend_.over(staging_.data(), rows, weight.k(), weight.format());
     pack_bytes = staged.bytes();
-    const Time began = steady_clock().now();
+    const Time began = clock_.now();
     pack(cut(first.late, 0, rows), staged);
-    pack_time = std::min(pack_time, steady_clock().now() - began);
+    pack_time = std::min(pack_time, clock_.now() - began);
   }
   const std::size_t all = waiting_bytes();
-  const Time began = steady_clock().now();
+  const Time began = clock_.now();
   while (failure_.ok() && !waiting_.empty()) {
     (void)fill_next(*waiting_.front());
     drop_filled();
     const double pieces = static_cast<double>(all - waiting_bytes()) /
                           static_cast<double>(std::max<std::size_t>(pack_bytes, 1));
     const double limit = kSlowTimes * pieces * pack_time.seconds() + kSlowBy.seconds();
-    if ((steady_clock().now() - began).seconds() > limit) break;
+    if ((clock_.now() - began).seconds() > limit) break;
   }
   return end_pass();
 }
@@ -171,7 +171,7 @@ Status LateWeights::fill_while_fast() {
 void LateWeights::begin_pass() {
   // The first token is what somebody waits for; then it is cheaper to pack for good than again and
   // again.
-  fill_until_ = steady_clock().now();
+  fill_until_ = clock_.now();
   if (!first_pass_) fill_until_ = fill_until_ + std::max(kPassTime, in_vain_);
   first_pass_ = false;
   in_vain_ = {};
@@ -179,7 +179,7 @@ void LateWeights::begin_pass() {
 }
 
 void LateWeights::fill_in_time(Linear& layer) {
-  while (failure_.ok() && !layer.late.empty() && steady_clock().now() < fill_until_)
+  while (failure_.ok() && !layer.late.empty() && clock_.now() < fill_until_)
     (void)fill_next(layer);
 }
 

@@ -8,6 +8,7 @@
 // the first token does not wait for the rest.
 #pragma once
 
+#include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/model/decoder_weights.h"
@@ -30,15 +31,19 @@ class LateWeights {
   /// pass before it packed in vain, and this at least. So a stream of passes takes about twice as
   /// long as filling at once, however slow new memory is.
   static constexpr Duration kPassTime = milliseconds(100);
+  /// How often fill_while_fast() packs the first chunk into memory that is there, to know what
+  /// packing alone takes.
+  static constexpr int kTrials = 4;
 
   /// The layers of `weights` with `late` rows, which `source` reads. `weights`, `backend` and
   /// `pool` are borrowed; `weights` must not move. Products pack at least `chunk_bytes` at a time,
-  /// more where there are many threads.
+  /// more where there are many threads. `clock` (borrowed) is all the time that is looked at.
   static Result<std::unique_ptr<LateWeights>> make(DecoderWeights& weights,
                                                    std::unique_ptr<WeightSource> source,
                                                    const kernels::Backend& backend,
                                                    kernels::ThreadPool& pool,
-                                                   std::size_t chunk_bytes = kChunkBytes);
+                                                   std::size_t chunk_bytes = kChunkBytes,
+                                                   const Clock& clock = steady_clock());
 
   /// Whether all are filled.
   [[nodiscard]] bool done() const { return waiting_.empty(); }
@@ -68,8 +73,9 @@ class LateWeights {
  private:
   LateWeights(std::unique_ptr<WeightSource> source,
               const kernels::Backend& backend,
-              kernels::ThreadPool& pool)
-      : source_(std::move(source)), backend_(backend), pool_(pool) {}
+              kernels::ThreadPool& pool,
+              const Clock& clock)
+      : source_(std::move(source)), backend_(backend), pool_(pool), clock_(clock) {}
 
   [[nodiscard]] std::size_t chunk_rows(const Linear& layer) const;
   [[nodiscard]] kernels::PackedWeight rows_of(Linear& layer,
@@ -84,6 +90,7 @@ class LateWeights {
   std::unique_ptr<WeightSource> source_;
   const kernels::Backend& backend_;
   kernels::ThreadPool& pool_;
+  const Clock& clock_;
   std::size_t chunk_bytes_ = 0;
   tensor::HostBuffer staging_;
   std::deque<Linear*> waiting_;

@@ -298,5 +298,12 @@ INSTANTIATE_TEST_SUITE_P(All,
                                           testing::ValuesIn(kernels::available_families())),
                          param_name);
 
+/// For all golden tests: they run on every family that is here.
+TEST(GoldenFamilies, TileUnitIsHere) {
+  std::string reason;
+  if (kernels::select(kernels::Family::kAmx, &reason) == nullptr)
+    GTEST_SKIP() << "skipped: " << reason << "; no golden test runs on amx here";
+}
+
 }  // namespace
 }  // namespace tandem::golden

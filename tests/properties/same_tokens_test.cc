@@ -202,32 +202,46 @@ void expect_same_in_company(Serving setup, std::size_t count) {
     EXPECT_EQ(got[i].difference(want[i]), "") << i;
 }
 
+/// How many of the requests a family gets: the scalar ones are slow.
+std::size_t share_of(kernels::Family family) {
+  const bool slow = family == kernels::Family::kReference || family == kernels::Family::kGeneric;
+  return slow ? 4 : kRequests / 8;
+}
+
 /// Families and dtypes round differently from each other, but each is the same alone and in
 /// company.
 TEST(SameTokensSpecial, InEveryKernelFamilyAndDtype) {
   for (const kernels::Family family : kernels::available_families()) {
-    // The scalar families are slow; they get a few of the requests.
-    const bool slow = family == kernels::Family::kReference || family == kernels::Family::kGeneric;
-    const std::size_t some = slow ? 4 : kRequests / 8;
     for (const auto dtype : {model::DTypeChoice::kBf16, model::DTypeChoice::kF32}) {
       SCOPED_TRACE(std::string(kernels::family_name(family)) +
                    (dtype == model::DTypeChoice::kF32 ? " f32" : " bf16"));
-      expect_same_in_company({.name = "family", .family = family, .dtype = dtype}, some);
+      expect_same_in_company({.name = "family", .family = family, .dtype = dtype},
+                             share_of(family));
     }
   }
 }
 
-TEST(SameTokensSpecial, WithEveryQuantization) {
-  for (const auto quantization : {model::Quantization::kInt8WeightOnly,
-                                  model::Quantization::kInt4WeightOnly128,
-                                  model::Quantization::kW8A8Int8}) {
-    SCOPED_TRACE(model::quantization_name(quantization));
-    expect_same_in_company({.name = "quantized", .quantization = quantization}, kRequests / 8);
+TEST(SameTokensSpecial, TileUnitIsHere) {
+  std::string reason;
+  if (kernels::select(kernels::Family::kAmx, &reason) == nullptr)
+    GTEST_SKIP() << "skipped: " << reason << "; the families above and below are without amx here";
+}
+
+TEST(SameTokensSpecial, WithEveryQuantizationInEveryKernelFamily) {
+  for (const kernels::Family family : kernels::available_families()) {
+    for (const auto quantization : {model::Quantization::kInt8WeightOnly,
+                                    model::Quantization::kInt4WeightOnly128,
+                                    model::Quantization::kW8A8Int8}) {
+      SCOPED_TRACE(std::string(kernels::family_name(family)) + " " +
+                   std::string(model::quantization_name(quantization)));
+      expect_same_in_company({.name = "quantized", .family = family, .quantization = quantization},
+                             share_of(family));
+    }
   }
 }
 
 /// A mixture of experts: 2 of 12 in each of two layers of three.
-TEST(SameTokensSpecial, WithExpertsInEveryQuantization) {
+TEST(SameTokensSpecial, WithExpertsInEveryQuantizationAndKernelFamily) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "tandem_same_tokens_XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -240,9 +254,16 @@ TEST(SameTokensSpecial, WithExpertsInEveryQuantization) {
                                   model::Quantization::kInt8WeightOnly,
                                   model::Quantization::kInt4WeightOnly128,
                                   model::Quantization::kW8A8Int8}) {
-    SCOPED_TRACE(model::quantization_name(quantization));
-    expect_same_in_company(
-        {.name = "experts", .config_folder = folder, .quantization = quantization}, kRequests / 2);
+    for (const kernels::Family family : kernels::available_families()) {
+      SCOPED_TRACE(std::string(kernels::family_name(family)) + " " +
+                   std::string(model::quantization_name(quantization)));
+      const bool is_auto = family == kernels::available_families().back();
+      expect_same_in_company({.name = "experts",
+                              .config_folder = folder,
+                              .family = family,
+                              .quantization = quantization},
+                             is_auto ? kRequests / 2 : share_of(family));
+    }
   }
   std::filesystem::remove_all(folder);
 }
