@@ -11,7 +11,11 @@ namespace tandem::transfer {
 IdleCpu::IdleCpu(std::string stat_path)
     : path_(std::move(stat_path)), ticks_per_second_(::sysconf(_SC_CLK_TCK)) {
   CPU_ZERO(&bound_);
-  (void)::sched_getaffinity(0, sizeof(bound_), &bound_);
+  if (::sched_getaffinity(0, sizeof(bound_), &bound_) != 0) {
+    // More processors than the set has room for: any of those that it has.
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      CPU_SET(cpu, &bound_);
+  }
 }
 
 std::optional<std::uint64_t> IdleCpu::idle_ticks(const std::string& text, const cpu_set_t& bound) {

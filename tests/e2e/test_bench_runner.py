@@ -122,9 +122,9 @@ def test_engine_rows_show_the_ops_of_the_fastest_step(peers, monkeypatch, capsys
     monkeypatch.setattr(peers.engine, "must", lambda *_, **__: steps.pop(0))
     ctx = peers.context(3)
     ours = peers.engine.Ours(ctx, "folder", "none")
-    ours.steps, ours.shares, ours.limit = [(0.1, [])], [9.9], [9.9]  # of a row that has failed
+    ours.steps, ours.limit = [(0.1, [])], [9.9]  # of a row that has failed
     peers.engine.compare(ctx, "engine row", "decode:128:1", ours, [], 0.7, None, "a remark")
-    assert ctx.rows[0]["share_of_limit"] == 0.6 and ctx.rows[0]["missed"] == ["share"]
+    assert ctx.rows[0]["share_of_limit"] == 0.625 and ctx.rows[0]["missed"] == ["share"]
     line, below = printed(peers, ctx, capsys)["engine row"]
     assert line.endswith("(a remark)")
     assert below == ("    gated linear 6144x1024 4.000 ms, 40 % of the step at 50 % of its bound; b 3.500 ms, 35 % at 50 %; "
@@ -198,11 +198,11 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     assert rows["router added p50, 1 connection"]["peer_value"] == 80
     paced = rows["router relay CPU per token, paced, 32 streams"]
     # 4, 5, 6 us over 3 of 4 seconds.
-    assert paced["peer_value"] == pytest.approx(3.75) and paced["missed"] == ["target"]
+    assert paced["peer_value"] == pytest.approx(3.75) and paced["missed"] == []
     assert rows["router relay CPU per token, fast, 32 streams"]["peer_value"] == pytest.approx(5, rel=0.05)
     assert rows["router one stream's rate"]["ratio"] == 9
     assert rows["router cache_aware CPU per request, ids, 8 connections"]["skipped"]
-    assert "MISSED target" in printed(peers, ctx, capsys)["router relay CPU per token, paced, 32 streams"][0]
+    assert "MISSED target" in printed(peers, ctx, capsys)["router round_robin CPU per request, text, 8 connections"][0]
 
     # Rows that were asked for alone: what they do not need does not run.
     runs.order.clear()

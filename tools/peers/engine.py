@@ -63,19 +63,17 @@ class Ours:
             raise Skip("engine_bench printed no figure")
         self.family = next((r["family"] for r in rows if r.get("bench") == "limits"), self.family)
         self.limit.append(found[0]["target"])
-        self.shares.append(found[0]["share_of_bound"])
         ops = [{"op": r["row"].removeprefix(found[0]["row"] + ": "), "ms": r["value"], "share_of_step": r["share_of_step"],
                 "share_of_bound": r["share_of_bound"], "calls": r["calls"]} for r in rows if "calls" in r]
         self.steps.append((found[0]["ms"], ops))
         return found[0]["median"]
 
     def of_the_row(self):
-        """What is said of a row beside its figure: the limit, the share of it, the ops of the fastest step."""
-        return {"limit": median(self.limit), "share": median(self.shares),
-                "ops": min(self.steps, key=lambda step: step[0])[1]}
+        """What is said of a row beside its figure: the limit, and the ops of the fastest step."""
+        return {"limit": median(self.limit), "ops": min(self.steps, key=lambda step: step[0])[1]}
 
     def begin_row(self):
-        self.limit, self.shares, self.steps = [], [], []
+        self.limit, self.steps = [], []
 
     def close(self):
         pass

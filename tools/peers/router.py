@@ -50,10 +50,11 @@ def rows():
     for state, connections, of_peer, key, target in (("idle", 0, 0, "idle_rss_MiB", 20), ("loaded", 128, 32, "rss_MiB", 40)):
         made.append(Row(f"router resident memory, {state}", (f"rss_{state}", "round_robin", connections), "MiB",
                         "sglang-router/round_robin", key, of_peer, target=target))
-    for pace, remark in (("fast", None), ("paced", f"a token each {PACE_MS} ms")):
+    # A write for each token is the kernel's time for the most part: no target.
+    for pace, target, remark in (("fast", 1.5, None), ("paced", None, f"a token each {PACE_MS} ms, each a write of its own")):
         made += [Row(f"router relay CPU per token, {pace}, {streams} stream{'s' if streams > 1 else ''}",
                      (f"cpu_per_token_{pace}", "round_robin", streams), "us/token", "sglang-router",
-                     f"cpu_us_per_token {pace}", streams, target=1.5, references=True, remark=remark)
+                     f"cpu_us_per_token {pace}", streams, target=target, references=True, remark=remark)
                  for streams in (1, 32)]
     made.append(Row("router one stream's rate", ("stream_rate_fast", "round_robin", 1), "tokens/s", "sglang-router",
                     "tokens_s fast", 1, want=10))
