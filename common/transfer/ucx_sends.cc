@@ -33,8 +33,8 @@ ScopedUcxSends::~ScopedUcxSends() {
 extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int fd,
                                                                   const msghdr* message,
                                                                   int flags) {
-  static const auto next = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
-  const ssize_t sent = next(fd, message, flags);
+  static const auto kNext = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
+  const ssize_t sent = kNext(fd, message, flags);
   if (sent < 0 && tandem::transfer::scopes > 0 && tandem::transfer::is_broken(errno))
     errno = EAGAIN;
   return sent;
