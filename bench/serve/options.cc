@@ -52,8 +52,7 @@ constexpr const char* kToBody = "put it into --extra-request-body, which is merg
 constexpr const char* kRates = "the rate is constant here: one run for each --request-rate";
 constexpr const char* kAdapter =
     "one adapter a run: --extra-request-body '{\"lora_path\": \"NAME\"}' or, as vLLM has it, "
-    "--model "
-    "NAME";
+    "--model NAME";
 
 constexpr Refused kRefused[] = {
     {"--trust-remote-code", "no code of a model folder is ever run here: leave the flag out"},
@@ -165,6 +164,8 @@ Status check_endpoint(const Options& o) {
 }
 
 Status check_saving(const Options& o) {
+  if (o.output_details && o.output_file.empty())
+    return invalid_argument("--output-details needs --output-file");
   if (o.save_result || o.append_result) return {};
   if (o.save_detailed) return invalid_argument("--save-detailed needs --save-result");
   if (!o.result_dir.empty()) return invalid_argument("--result-dir needs --save-result");

@@ -114,6 +114,7 @@ TEST(ServeOptions, RefusesNonsenseWithTheNameOfTheFlag) {
                       {{"--metric-percentiles", "50,101"}, "--metric-percentiles: found '101'"},
                       {{"--metric-percentiles", "p99"}, "--metric-percentiles: found 'p99'"},
                       {{"--metric-percentiles", "50,"}, "--metric-percentiles: found ''"},
+                      {{"--output-details"}, "--output-details needs --output-file"},
                       {{"--result-dir", "x"}, "--result-dir needs --save-result"},
                       {{"--result-filename", "x"}, "--result-filename needs --save-result"},
                       {{"--save-detailed"}, "--save-detailed needs --save-result"},
