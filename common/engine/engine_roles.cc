@@ -117,11 +117,10 @@ Status Engine::Impl::adopt(core::RequestId id, const AdoptState& state, core::Ev
   if (auto finish = finish_of(generation, state.first_token, output_count)) {
     const bool prefill_knows = generation.finish_after(state.first_token, output_count).has_value();
     core::TokenEvent event = generation.take_event();
+    event.finish = std::move(finish);
     cancel_reservation(id, sequence->token_count());
     // Room is what each side knows of itself alone.
-    if (prefill_knows) return {};
-    event.finish = std::move(finish);
-    sink(std::move(event));
+    if (!prefill_knows) sink(std::move(event));
     return {};
   }
   scheduler.adopt(*sequence, state.first_token);

@@ -42,9 +42,11 @@ struct WorkerPlan {
     return static_cast<std::uint64_t>(page_count) * memory.page_bytes;
   }
 
+  [[nodiscard]] std::uint64_t threads_bytes() const { return compute_threads * thread_bytes; }
+
   /// All but the pool.
   [[nodiscard]] std::uint64_t fixed_bytes() const {
-    return memory.fixed_bytes() + transfer_bytes + compute_threads * thread_bytes;
+    return memory.fixed_bytes() + transfer_bytes + threads_bytes();
   }
 
   [[nodiscard]] std::uint64_t total_bytes() const { return fixed_bytes() + pool_bytes(); }

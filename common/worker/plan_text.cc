@@ -122,7 +122,7 @@ std::string plan_text(const WorkerPlan& plan, const CheckpointFacts* checkpoint)
       plan.transfer_bytes,
       plan.transfer_bytes == 0 ? "no disaggregation" : "fixed: units in flight");
   row("threads",
-      plan.compute_threads * plan.thread_bytes,
+      plan.threads_bytes(),
       fmt::format("{} threads x ({} + {} x {} to sample in)",
                   plan.compute_threads,
                   kernels::ThreadPool::kScratchBytes,

@@ -59,7 +59,7 @@ std::string memory_plan_json(const WorkerPlan& plan) {
       memory.logit_bytes,
       plan.pool_bytes(),
       plan.transfer_bytes,
-      plan.compute_threads * plan.thread_bytes,
+      plan.threads_bytes(),
       plan.total_bytes());
 }
 

@@ -3,27 +3,11 @@
 #include "kernels/api/thread_pool.h"
 #include "kernels/cpu/simd/quant.h"
 
-#include <bit>
 #include <cstring>
 #include <vector>
 
 namespace tandem::kernels::cpu {
 namespace {
-
-/// ThreadPool::kScratchBytes of one task.
-class Scratch {
- public:
-  Scratch() : bytes_(ThreadPool::kScratchBytes + kAlignment) {}
-
-  [[nodiscard]] std::byte* data() {
-    const auto at = reinterpret_cast<std::uintptr_t>(bytes_.data());
-    return bytes_.data() + (kAlignment - at % kAlignment) % kAlignment;
-  }
-
- private:
-  static constexpr std::size_t kAlignment = 64;
-  std::vector<std::byte> bytes_;
-};
 
 /// The same numbers wherever it runs.
 class Numbers {
@@ -44,10 +28,6 @@ class Numbers {
   std::uint32_t state_ = 1;
 };
 
-float widen(std::uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16);
-}
-
 }  // namespace
 
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
@@ -62,7 +42,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
   constexpr std::size_t kByteWords = (kInt8HeaderBytes + kK * kPanel) / 2;
   static_assert(kByteWords <= kWords);
   float x[kRows * kK];
-  Scratch scratch;
+  const ThreadPool pool(1);  // for its scratch
   for (std::size_t tries = 0; tries < kTries; ++tries) {
     // Exponents from near one down to where products vanish, so that both roundings, the order of
     // the two products and subnormals all show.
@@ -80,7 +60,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
         bits = numbers.bf16(lowest);
     }
     for (auto& value : x)
-      value = widen(numbers.bf16(lowest));
+      value = bf16_to_f32(numbers.bf16(lowest));
     float y[2][kRows * kPanel] = {};
     for (int i = 0; i < 2; ++i) {
       (i == 0 ? a : b)
@@ -99,7 +79,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                    .y = y[i],
                    .y_stride = kPanel,
                    .accumulate = false,
-                   .scratch = reinterpret_cast<float*>(scratch.data()),
+                   .scratch = reinterpret_cast<float*>(pool.scratch(0)),
                    .packed = false,
                    .x_rows = nullptr,
                    .y_rows = nullptr,
@@ -123,19 +103,19 @@ bool same_attention(const Kernels& a, const Kernels& b) {
   constexpr std::size_t kPageBytes = 2 * kPageSize * kRowBytes;
   Numbers numbers;
   // Exponents as those of products: scores of some units, of which exp tells each rounding.
-  std::vector<std::uint16_t> pool(kPages * kPageBytes / sizeof(std::uint16_t) + 32);
-  for (std::uint16_t& bits : pool)
+  std::vector<std::uint16_t> keys(kPages * kPageBytes / sizeof(std::uint16_t) + 32);
+  for (std::uint16_t& bits : keys)
     bits = numbers.bf16(110);
   float q[kTokens * kHeads * kDim];
   for (float& value : q)
-    value = widen(numbers.bf16(110));
+    value = bf16_to_f32(numbers.bf16(110));
   std::int32_t pages[kPages];
   for (std::size_t page = 0; page < kPages; ++page)
     pages[page] = static_cast<std::int32_t>(kPages - 1 - page);
   std::int32_t position[kTokens];
   for (std::size_t token = 0; token < kTokens; ++token)
     position[token] = static_cast<std::int32_t>(kFirst + token);
-  Scratch scratch;
+  const ThreadPool pool(1);  // for its scratch
   const auto same = [&](std::size_t first, std::size_t tokens) {
     float out[2][kTokens * kHeads * kDim] = {};
     for (int i = 0; i < 2; ++i) {
@@ -149,7 +129,7 @@ bool same_attention(const Kernels& a, const Kernels& b) {
                       .heads = kHeads,
                       .kv_heads = 1,
                       .pages = pages,
-                      .keys = reinterpret_cast<const std::byte*>(pool.data()),
+                      .keys = reinterpret_cast<const std::byte*>(keys.data()),
                       .kv_head_stride = kPageSize * kRowBytes,
                       .value_offset = kPageSize * kRowBytes,
                       .page_stride_bytes = kPageBytes,
@@ -159,7 +139,7 @@ bool same_attention(const Kernels& a, const Kernels& b) {
                       .dtype = DType::kBf16,
                       .scale = 1,
                       .window = kWindow,
-                      .scratch = scratch.data()});
+                      .scratch = pool.scratch(0)});
     }
     return std::memcmp(out[0], out[1], sizeof(out[0])) == 0;
   };

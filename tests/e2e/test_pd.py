@@ -145,13 +145,18 @@ def test_the_shortest_context_of_a_pair_is_the_routers(cluster):
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
 
 
+def shorter_in_its_place(router, worker, start):
+    """A worker with a context of 256 where the router knows `worker`, which has ended."""
+    worker.kill(signal.SIGTERM)
+    worker.process.wait(30)
+    shorter = start("--context-length", 256, "--port", worker.ports["port"])
+    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 20, "the router uses it")
+    return shorter
+
+
 def test_an_answer_is_not_cut_by_a_worker_that_came_later(cluster):
     router, prefill, decode = cluster.pd()
-    port = decode[0].ports["port"]
-    decode[0].kill(signal.SIGTERM)
-    decode[0].process.wait(30)
-    decode.append(cluster.decode("--context-length", 256, "--port", port))
-    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 20, "the router uses it")
+    decode.append(shorter_in_its_place(router, decode[0], cluster.decode))
     asked = {"input_ids": [5] * 100, "sampling_params": greedy(157)}
     status, answer, _ = http("POST", router.url + "/generate", asked)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
@@ -167,11 +172,7 @@ def test_an_answer_is_not_cut_by_a_worker_that_came_later(cluster):
 
 def test_an_answer_is_not_cut_by_a_prefill_worker_that_came_later(cluster):
     router, prefill, decode = cluster.pd()
-    port = prefill[0].ports["port"]
-    prefill[0].kill(signal.SIGTERM)
-    prefill[0].process.wait(30)
-    prefill.append(cluster.prefill("--context-length", 256, "--port", port))
-    wait_for(lambda: http("GET", router.url + "/health")[0] == 200, 20, "the router uses it")
+    prefill.append(shorter_in_its_place(router, prefill[0], cluster.prefill))
     asked = {"input_ids": [5] * 255, "sampling_params": greedy(20)}
     status, answer, _ = http("POST", router.url + "/generate", asked)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
