@@ -36,14 +36,15 @@ void write_token(const cpu::Kernels& kernels,
   }
 }
 
-// Tasks below which what is left of another worker's share is left to it: whoever takes some of it
-// may have to pack its rows first.
+// Tasks of another worker's share from which on some of it is taken, where whoever takes it may
+// have to pack its rows first.
 constexpr std::uint32_t kWorthTaking = 3;
 
 // fn(task, worker) for all tasks. Each worker has a range of its own, so that neighbours, which
-// share rows of x, are seldom met by two workers; then it takes from the others' ranges.
+// share rows of x and ask for each other's panels, are seldom met by two workers; then it takes
+// from the others' ranges as long as `worth_taking` tasks of one are left.
 template <class Fn>
-void for_ranges(ThreadPool& pool, std::size_t tasks, Fn fn) {
+void for_ranges(ThreadPool& pool, std::size_t tasks, std::uint32_t worth_taking, Fn fn) {
   struct Range {
     std::atomic<std::uint32_t> next;
     std::uint32_t end;
@@ -58,7 +59,7 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, Fn fn) {
   pool.parallel_for(count, [&](std::size_t own, std::size_t worker) {
     for (std::size_t i = 0; i < count; ++i) {
       Range& range = ranges[(own + i) % count];
-      const std::uint32_t keep = i == 0 ? 0 : kWorthTaking - 1;
+      const std::uint32_t keep = i == 0 ? 0 : worth_taking - 1;
       while (range.next.load(std::memory_order_relaxed) + keep < range.end) {
         const std::uint32_t task = range.next.fetch_add(1, std::memory_order_relaxed);
         if (task >= range.end) break;
@@ -124,11 +125,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
                               .next = nullptr};
     fn(block, row);
   };
-  if (row_blocks > 1) {
-    for_ranges(pool, row_blocks * columns, run);
-  } else {
-    pool.parallel_for(columns, run);
-  }
+  for_ranges(pool, row_blocks * columns, row_blocks > 1 ? kWorthTaking : 1, run);
 }
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.

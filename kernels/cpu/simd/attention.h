@@ -19,6 +19,7 @@
 
 #include "kernels/cpu/simd/key_rows.h"
 #include "kernels/cpu/simd/mixed.h"
+#include "kernels/cpu/simd/pair_sums.h"
 #include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
@@ -35,10 +36,11 @@ class Attention {
  private:
   using Vec = typename V::Vec;
   using Keys = KeyRows<V>;
+  using Pairs = PairSums<V>;
   using Range = typename Keys::Range;
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
-  static constexpr std::size_t kScoreStride = kKeyBlock + 16;
+  static constexpr std::size_t kScoreStride = Pairs::kWeightStride;
 
   explicit Attention(const AttentionTile& tile)
       : tile_(tile),
@@ -221,11 +223,12 @@ class Attention {
     std::size_t i = 0;
     if constexpr (kPairs<D>) {
       const std::byte* pairs = q_pairs_ + (q - q_) * 2;
-      for (; i + 32 <= dim_; i += 32) {
-        if constexpr (kAsk) keys_.template ask<C>(ahead, i * 2);
-        dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, 32, acc);
+      if (dim_ == 128) {
+        Pairs::template dot<R, C, kAsk, 128>(
+            keys_, pairs, padded_dim_, position, offset, dim_, acc);
+      } else {
+        Pairs::template dot<R, C, kAsk, 0>(keys_, pairs, padded_dim_, position, offset, dim_, acc);
       }
-      if (i < dim_) dot_pairs<R, C>(pairs + i * 2, keys, offset + i * 2, dim_ - i, acc);
       i = dim_;
     }
     for (; i + 16 <= dim_; i += 16) {
@@ -261,29 +264,6 @@ class Attention {
       for (int c = 0; c < C; ++c)
         sums[r * S + c] = acc[r][c];
     }
-  }
-
-  /// `count` dimensions, at most 32, from byte `at` of the keys on.
-  template <int R, int C>
-  inline __attribute__((always_inline)) void dot_pairs(const std::byte* q,
-                                                       const std::byte* const* keys,
-                                                       std::size_t at,
-                                                       std::size_t count,
-                                                       Vec (&acc)[R][C]) const {
-#pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) {
-      const auto key = load_halves(keys[c] + at, count);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        acc[r][c] =
-            V::dot2(acc[r][c], V::int_load(q + static_cast<std::size_t>(r) * padded_dim_ * 2), key);
-      }
-    }
-  }
-
-  static inline __attribute__((always_inline)) auto load_halves(const std::byte* from,
-                                                                std::size_t count) {
-    return count >= 32 ? V::int_load(from) : V::int_load_part(from, count);
   }
 
   /// Scores of the row's visible positions to weights, in place.
@@ -430,7 +410,8 @@ class Attention {
     }
     std::size_t j = keys.begin / 2 * 2;
     if (j < keys.begin) {
-      add_pair<R, C>(nullptr, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
+      Pairs::template add<R, C, Pairs::kOdd>(
+          nullptr, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
     for (; j + 2 <= keys.end; j += 2) {
@@ -439,45 +420,18 @@ class Attention {
         for (int c = 0; c < C; ++c)
           keys_.template ask<2>(keys_.ahead + j, at * 2 + static_cast<std::size_t>(c) * 64);
       }
-      add_pair<R, C>(keys_.row[j] + offset, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
+      Pairs::template add<R, C, Pairs::kBoth>(
+          keys_.row[j] + offset, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
     }
-    if (j < keys.end) add_pair<R, C>(keys_.row[j] + offset, nullptr, weights + j * 2, count, acc);
+    if (j < keys.end) {
+      Pairs::template add<R, C, Pairs::kEven>(
+          keys_.row[j] + offset, nullptr, weights + j * 2, count, acc);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int c = 0; c < 2 * C; ++c)
         V::store(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16, acc[r][c]);
-    }
-  }
-
-  /// Null: a position that is not seen. Its weight may be another row's, so both sides are zero.
-  template <int R, int C>
-  inline __attribute__((always_inline)) static void add_pair(const std::byte* even,
-                                                             const std::byte* odd,
-                                                             const std::byte* weights,
-                                                             std::size_t count,
-                                                             Vec (&acc)[R][2 * C]) {
-    typename V::Int low[C];
-    typename V::Int high[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-      const std::size_t at = static_cast<std::size_t>(c) * 64;
-      const std::size_t left = C == 1 ? count : 32;
-      const auto a = even == nullptr ? V::int_zero() : load_halves(even + at, left);
-      const auto b = odd == nullptr ? V::int_zero() : load_halves(odd + at, left);
-      V::interleave(a, b, &low[c], &high[c]);
-    }
-    const std::uint32_t mask = even == nullptr ? 0xffff0000U : odd == nullptr ? 0xffffU : ~0U;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      std::uint32_t two = 0;
-      __builtin_memcpy(&two, weights + static_cast<std::size_t>(r) * kScoreStride * 2, sizeof(two));
-      const auto weight = V::int_broadcast(two & mask);
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        acc[r][2 * c] = V::dot2(acc[r][2 * c], weight, low[c]);
-        acc[r][2 * c + 1] = V::dot2(acc[r][2 * c + 1], weight, high[c]);
-      }
     }
   }
 
@@ -549,8 +503,8 @@ class Attention {
       started_[row] = true;
       max_[row] = part_max_[row];
       sum_[row] = part_sum_[row];
-      for (std::size_t i = 0; i < padded_dim_; ++i)
-        merged[i] = part[i];
+      for (std::size_t i = 0; i < padded_dim_; i += 16)
+        V::store(merged + i, V::load(part + i));
       return;
     }
     const float max = part_max_[row] > max_[row] ? part_max_[row] : max_[row];

@@ -26,12 +26,13 @@ struct Bf16Tile {
     const std::size_t pairs = pair_count(block);
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       std::uint32_t* to = Linear<V>::words_of(block) + row * pairs;
-      Linear<V>::pack_group(rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte* line) {
-        const float* x = Linear<V>::x_row(block, row + r);
-        V::store_bf16(line, Rows<V>::load_within(x, pair * 2, block.k));
-        V::store_bf16(line + 32, Rows<V>::load_within(x, pair * 2 + 16, block.k));
-        return const_cast<const std::byte*>(line);
-      });
+      Linear<V>::pack_group(
+          block, row, rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte* line) {
+            const float* x = Linear<V>::x_row(block, row + r);
+            V::store_bf16(line, Rows<V>::load_within(x, pair * 2, block.k));
+            V::store_bf16(line + 32, Rows<V>::load_within(x, pair * 2 + 16, block.k));
+            return const_cast<const std::byte*>(line);
+          });
     });
   }
 

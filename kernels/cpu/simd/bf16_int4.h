@@ -31,7 +31,7 @@ struct Bf16Int4Tile {
       float* sums = block.scratch + kPackedFloats + row * groups;
       alignas(64) float lanes[kPanel * 16];
       Linear<V>::pack_group(
-          rows, eights * 4, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+          block, row, rows, eights * 4, to, [&](std::size_t r, std::size_t word, std::byte* line) {
             const std::size_t k = word * 2;
             const float* x = Linear<V>::x_row(block, row + r);
             Vec sum = k % kInt4Group == 0 ? V::zero() : V::load(lanes + r * 16);

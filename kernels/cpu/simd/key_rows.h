@@ -37,10 +37,9 @@ class KeyRows {
         row(room),
         ahead(room + kKeyBlock + kAhead + kOver),
         stride_(kStrideLeast),
-        by_head_(true) {
-    while (stride_ < tile.page_size && stride_ < kStrideMost)
+        by_head_(tile.page_size % kStrideLeast == 0) {
+    while (stride_ < kStrideMost && tile.page_size % (2 * stride_) == 0)
       stride_ *= 2;
-    by_head_ = tile.page_size >= stride_;
     const std::size_t bytes = by_head_ ? kAheadBytesInPages : kAheadBytesOfPages;
     units_ahead_ = (bytes + stride_ * tile.row_bytes - 1) / (stride_ * tile.row_bytes);
     for (std::size_t j = 0; j < kKeyBlock + kOver; ++j)
@@ -149,12 +148,22 @@ class KeyRows {
     const std::size_t at = unit < all ? unit : unit - all;
     const std::size_t from = at / tile_.kv_heads * stride_;
     const std::size_t head = at % tile_.kv_heads;
+    const std::byte** to = ahead + first;
+    if (by_head_) {
+      // Rows of one page lie one behind the other, also those that are not seen yet.
+      const std::byte* next =
+          from < known_ ? row[from] + offset + head * tile_.kv_head_stride : row[known_ - 1];
+      const std::size_t step = from < known_ ? tile_.row_bytes : 0;
+      for (std::size_t i = 0; i < stride_; ++i, next += step)
+        to[i] = next;
+      return;
+    }
     for (std::size_t i = 0; i < stride_; ++i) {
       const std::size_t place = head * stride_ + i;
-      const std::size_t position = from + (by_head_ ? i : place / tile_.kv_heads);
-      const std::size_t in = by_head_ ? head : place % tile_.kv_heads;
-      ahead[first + i] =
-          position < known_ ? row[position] + offset + in * tile_.kv_head_stride : row[known_ - 1];
+      const std::size_t position = from + place / tile_.kv_heads;
+      to[i] = position < known_
+                  ? row[position] + offset + place % tile_.kv_heads * tile_.kv_head_stride
+                  : row[known_ - 1];
     }
   }
 

@@ -321,23 +321,53 @@ struct Linear {
     }
   }
 
+  /// Asks for the panels of a block's first tile while its rows are packed: nobody asked before,
+  /// and memory has nothing else to do.
+  class FirstPanels {
+   public:
+    /// This group's part, in `steps` steps.
+    FirstPanels(const LinearBlock& block, std::size_t row, std::size_t rows, std::size_t steps) {
+      if (block.rows <= kFewRows || steps == 0) return;
+      const std::size_t panels = block.panel_end - block.panel_begin;
+      const std::size_t wide = V::kWidePanels;
+      const std::size_t bytes = (panels < wide ? panels : wide) * block.panel_bytes;
+      if (bytes > kPanelsBytesMost) return;
+      at_ = block.weight + block.panel_begin * block.panel_bytes + bytes * row / block.rows;
+      step_ = (bytes * rows / block.rows + steps * 64 - 1) / (steps * 64) * 64;
+    }
+
+    void ask() {
+      for (std::size_t i = 0; i < step_; i += 64)
+        __builtin_prefetch(at_ + i, 0, 2);
+      at_ += step_;
+    }
+
+   private:
+    const std::byte* at_ = nullptr;
+    std::size_t step_ = 0;
+  };
+
   /// Words of a row that are packed together.
   static constexpr std::size_t kPackWords = 16;
 
-  /// Rows of a group to [words][rows]: fill(r, first word, line) writes kPackWords words of row r,
-  /// zeros behind its end, and returns where they are, `line` or elsewhere. Up to 12 words behind
-  /// the group's are overwritten.
+  /// Rows [row, row + rows) of a block to [words][rows]: fill(r, first word, line) writes
+  /// kPackWords words of row `row` + r, zeros behind its end, and returns where they are, `line` or
+  /// elsewhere. Up to 12 words behind the group's are overwritten.
   template <class Fill>
-  static inline __attribute__((always_inline)) void pack_group(std::size_t rows,
+  static inline __attribute__((always_inline)) void pack_group(const LinearBlock& block,
+                                                               std::size_t row,
+                                                               std::size_t rows,
                                                                std::size_t words,
                                                                std::uint32_t* to,
                                                                Fill fill) {
+    FirstPanels first(block, row, rows, (words + kPackWords - 1) / kPackWords);
     alignas(64) std::byte lines[kPanel][64];
     alignas(64) std::byte turned[kPackWords * 64];
     const std::byte* from[kPanel];
     for (std::size_t r = 0; r < kPanel; ++r)
       from[r] = lines[0];
     for (std::size_t word = 0; word < words; word += kPackWords) {
+      first.ask();
       for (std::size_t r = 0; r < rows; ++r)
         from[r] = fill(r, word, lines[r]);
       const std::size_t count = words - word < kPackWords ? words - word : kPackWords;
@@ -359,7 +389,7 @@ struct Linear {
   static void pack_rows(const LinearBlock& block) {
     for_groups(block, [&](std::size_t row, std::size_t rows) {
       auto* to = reinterpret_cast<std::uint32_t*>(block.scratch + row * block.k);
-      pack_group(rows, block.k, to, [&](std::size_t r, std::size_t k, std::byte* line) {
+      pack_group(block, row, rows, block.k, to, [&](std::size_t r, std::size_t k, std::byte* line) {
         const float* from = x_row(block, row + r) + k;
         if (k + kPackWords <= block.k) return reinterpret_cast<const std::byte*>(from);
         V::store(reinterpret_cast<float*>(line), Rows<V>::load_part(from, block.k - k));

@@ -368,12 +368,13 @@ struct Int8DynamicTile {
       for (std::size_t r = 0; r < rows; ++r)
         scales[row + r] = Quantize<V>::int8_scale(Linear<V>::x_row(block, row + r), block.k);
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
-      Linear<V>::pack_group(rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
-        const float* x = Linear<V>::x_row(block, row + r) + word * 4;
-        const std::size_t left = block.k - word * 4;
-        to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
-        return const_cast<const std::byte*>(line);
-      });
+      Linear<V>::pack_group(
+          block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+            const float* x = Linear<V>::x_row(block, row + r) + word * 4;
+            const std::size_t left = block.k - word * 4;
+            to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+            return const_cast<const std::byte*>(line);
+          });
     });
   }
 
