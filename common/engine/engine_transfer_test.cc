@@ -250,7 +250,7 @@ TEST_F(TransferTest, AnAdoptedRequestSurvivesRetraction) {
     ASSERT_TRUE(prefill_->submit_prefill(r, &observer).ok());
     run(*prefill_);
     copy_pages(observer.pages, *decode_->take_pages(r.id, reservation->page_count));
-    got[id] = observer.first->tokens;
+    got[id].assign(observer.first->tokens.begin(), observer.first->tokens.end());
     prefill_->release_prefill(r.id);
     ASSERT_TRUE(decode_
                     ->adopt(r.id,

@@ -1,0 +1,128 @@
+#include "kernels/api/topology.h"
+
+#include "kernels/api/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <stdlib.h>
+
+#include <fstream>
+#include <string>
+
+namespace tandem::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A tree as the system has it below /sys/devices/system.
+class Tree {
+ public:
+  Tree() {
+    std::string name = (fs::temp_directory_path() / "topology-XXXXXX").string();
+    if (::mkdtemp(name.data()) != nullptr) root_ = name;
+    fs::create_directories(root_ / "cpu");
+  }
+
+  ~Tree() { fs::remove_all(root_); }
+
+  Tree(const Tree&) = delete;
+  Tree& operator=(const Tree&) = delete;
+
+  void online(const std::string& list) const { write(root_ / "cpu" / "online", list); }
+
+  void cpu(int id, int node, const std::string& siblings) const {
+    const fs::path folder = root_ / "cpu" / ("cpu" + std::to_string(id));
+    fs::create_directories(folder / "topology");
+    fs::create_directories(folder / ("node" + std::to_string(node)));
+    write(folder / "topology" / "thread_siblings_list", siblings);
+  }
+
+  [[nodiscard]] const fs::path& root() const { return root_; }
+
+ private:
+  static void write(const fs::path& path, const std::string& text) {
+    std::ofstream(path) << text << "\n";
+  }
+
+  fs::path root_;
+};
+
+/// Two nodes of two cores, each with two hardware threads: 0 and 4, 1 and 5, ... Odd cores are on
+/// node 1.
+void fill_two_nodes(const Tree& tree) {
+  tree.online("0-7");
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    const int core = cpu % 4;
+    tree.cpu(cpu, core % 2, std::to_string(core) + "," + std::to_string(core + 4));
+  }
+}
+
+using Places = std::vector<CpuList>;
+
+TEST(ThreadPlaces, OnlyOfProcessorsThatAreGivenAndAllUsed) {
+  const Tree tree;
+  fill_two_nodes(tree);
+
+  struct Row {
+    const char* name;
+    std::size_t threads;
+    CpuList allowed;
+    Places want;
+  };
+
+  const Row rows[] = {
+      {"the whole machine", 8, {0, 1, 2, 3, 4, 5, 6, 7}, {}},
+      {"a thread for each hardware thread", 4, {0, 1, 4, 5}, {{0}, {1}, {4}, {5}}},
+      {"first hardware threads of all cores first", 4, {0, 2, 4, 6}, {{0}, {2}, {4}, {6}}},
+      {"one thread for each core", 2, {0, 1, 4, 5}, {{0, 4}, {1, 5}}},
+      {"fewer threads", 3, {0, 1, 4, 5}, {}},
+      {"more threads", 5, {0, 1, 4, 5}, {}},
+      {"node 0 before node 1", 4, {0, 1, 2, 3}, {{0}, {2}, {1}, {3}}},
+      {"cores of both nodes, then second hardware threads",
+       6,
+       {0, 1, 2, 4, 5, 6},
+       {{0}, {2}, {1}, {4}, {6}, {5}}},
+      {"half of a core", 3, {0, 1, 5}, {{0}, {1}, {5}}},
+      {"one processor", 1, {3}, {}},
+      {"not known to the caller", 2, {}, {}},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    EXPECT_EQ(thread_places(row.threads, row.allowed, tree.root()), row.want);
+  }
+}
+
+TEST(ThreadPlaces, NothingToRead) {
+  const Tree tree;
+  const CpuList allowed = {1, 3};
+  EXPECT_EQ(thread_places(2, allowed, tree.root()), Places());
+  for (const char* list : {"", "a", "0-", "3-1", "0-99999999999", "0,,1", "-1"}) {
+    tree.online(list);
+    EXPECT_EQ(thread_places(2, allowed, tree.root()), Places()) << list;
+  }
+  // Of what is known only as online, each is a core.
+  tree.online("0-1,3");
+  EXPECT_EQ(thread_places(2, allowed, tree.root()), (Places{{1}, {3}}));
+}
+
+TEST(ThreadPlaces, ThreadsOfAPoolKeepToTheirs) {
+  const CpuList all = allowed_cpus();
+  ASSERT_FALSE(all.empty());
+  const Places places = {{all.front()}, {all.back()}};
+  ThreadPool pool(2, places);
+  ASSERT_EQ(pool.thread_count(), 2U);
+  std::vector<CpuList> seen(2);
+  std::atomic<int> here{0};
+  pool.parallel_for(2, [&](std::size_t, std::size_t worker) {
+    // Each thread has one of the tasks: neither ends before the other has begun.
+    ++here;
+    while (here.load() < 2)
+      std::this_thread::yield();
+    seen[worker] = allowed_cpus();
+  });
+  EXPECT_EQ(seen[1], CpuList{all.back()});
+  EXPECT_EQ(seen[0], all) << "the caller's own is not touched";
+}
+
+}  // namespace
+}  // namespace tandem::kernels
