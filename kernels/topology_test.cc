@@ -20,7 +20,6 @@ class Tree {
   Tree() {
     std::string name = (fs::temp_directory_path() / "topology-XXXXXX").string();
     if (::mkdtemp(name.data()) != nullptr) root_ = name;
-    fs::create_directories(root_ / "cpu");
   }
 
   ~Tree() { fs::remove_all(root_); }
@@ -28,29 +27,22 @@ class Tree {
   Tree(const Tree&) = delete;
   Tree& operator=(const Tree&) = delete;
 
-  void online(const std::string& list) const { write(root_ / "cpu" / "online", list); }
-
   void cpu(int id, int node, const std::string& siblings) const {
     const fs::path folder = root_ / "cpu" / ("cpu" + std::to_string(id));
     fs::create_directories(folder / "topology");
     fs::create_directories(folder / ("node" + std::to_string(node)));
-    write(folder / "topology" / "thread_siblings_list", siblings);
+    std::ofstream(folder / "topology" / "thread_siblings_list") << siblings << "\n";
   }
 
   [[nodiscard]] const fs::path& root() const { return root_; }
 
  private:
-  static void write(const fs::path& path, const std::string& text) {
-    std::ofstream(path) << text << "\n";
-  }
-
   fs::path root_;
 };
 
 /// Two nodes of two cores, each with two hardware threads: 0 and 4, 1 and 5, ... Odd cores are on
 /// node 1.
 void fill_two_nodes(const Tree& tree) {
-  tree.online("0-7");
   for (int cpu = 0; cpu < 8; ++cpu) {
     const int core = cpu % 4;
     tree.cpu(cpu, core % 2, std::to_string(core) + "," + std::to_string(core + 4));
@@ -59,7 +51,7 @@ void fill_two_nodes(const Tree& tree) {
 
 using Places = std::vector<CpuList>;
 
-TEST(ThreadPlaces, OnlyOfProcessorsThatAreGivenAndAllUsed) {
+TEST(ThreadPlaces, OnlyWhereAllProcessorsAreUsed) {
   const Tree tree;
   fill_two_nodes(tree);
 
@@ -71,7 +63,9 @@ TEST(ThreadPlaces, OnlyOfProcessorsThatAreGivenAndAllUsed) {
   };
 
   const Row rows[] = {
-      {"the whole machine", 8, {0, 1, 2, 3, 4, 5, 6, 7}, {}},
+      {"the whole machine", 8, {0, 1, 2, 3, 4, 5, 6, 7}, {{0}, {2}, {1}, {3}, {4}, {6}, {5}, {7}}},
+      {"its cores", 4, {0, 1, 2, 3, 4, 5, 6, 7}, {{0, 4}, {2, 6}, {1, 5}, {3, 7}}},
+      {"fewer than cores", 2, {0, 1, 2, 3, 4, 5, 6, 7}, {}},
       {"a thread for each hardware thread", 4, {0, 1, 4, 5}, {{0}, {1}, {4}, {5}}},
       {"first hardware threads of all cores first", 4, {0, 2, 4, 6}, {{0}, {2}, {4}, {6}}},
       {"one thread for each core", 2, {0, 1, 4, 5}, {{0, 4}, {1, 5}}},
@@ -84,6 +78,7 @@ TEST(ThreadPlaces, OnlyOfProcessorsThatAreGivenAndAllUsed) {
        {{0}, {2}, {1}, {4}, {6}, {5}}},
       {"half of a core", 3, {0, 1, 5}, {{0}, {1}, {5}}},
       {"one processor", 1, {3}, {}},
+      {"one thread", 1, {0, 1}, {}},
       {"not known to the caller", 2, {}, {}},
   };
   for (const Row& row : rows) {
@@ -92,17 +87,19 @@ TEST(ThreadPlaces, OnlyOfProcessorsThatAreGivenAndAllUsed) {
   }
 }
 
-TEST(ThreadPlaces, NothingToRead) {
-  const Tree tree;
+TEST(ThreadPlaces, WhatCannotBeReadIsACore) {
   const CpuList allowed = {1, 3};
-  EXPECT_EQ(thread_places(2, allowed, tree.root()), Places());
-  for (const char* list : {"", "a", "0-", "3-1", "0-99999999999", "0,,1", "-1"}) {
-    tree.online(list);
-    EXPECT_EQ(thread_places(2, allowed, tree.root()), Places()) << list;
+  const Places apart = {{1}, {3}};
+  EXPECT_EQ(thread_places(2, allowed, "/nowhere"), apart);
+  for (const char* list : {"", "a", "0-", "3-1", "0-99999999999", "1,,3", "-1", "3"}) {
+    const Tree tree;
+    tree.cpu(1, 0, list);
+    EXPECT_EQ(thread_places(2, allowed, tree.root()), apart) << list;
   }
-  // Of what is known only as online, each is a core.
-  tree.online("0-1,3");
-  EXPECT_EQ(thread_places(2, allowed, tree.root()), (Places{{1}, {3}}));
+  const Tree tree;
+  tree.cpu(1, 0, "0-3");
+  EXPECT_EQ(thread_places(2, allowed, tree.root()), apart);
+  EXPECT_EQ(thread_places(2, CpuList{1, 2, 3, 7}, tree.root()), (Places{{1, 2, 3}, {7}}));
 }
 
 TEST(ThreadPlaces, ThreadsOfAPoolKeepToTheirs) {

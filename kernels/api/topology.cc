@@ -98,8 +98,7 @@ CpuList allowed_cpus() {
 std::vector<CpuList> thread_places(std::size_t threads,
                                    std::span<const int> allowed,
                                    const std::filesystem::path& system) {
-  const CpuList online = read_list(system / "cpu" / "online");
-  if (threads < 2 || allowed.size() < 2 || online.size() <= allowed.size()) return {};
+  if (threads < 2 || threads > allowed.size()) return {};
   std::vector<Core> cores = cores_of(allowed, system);
   std::vector<CpuList> places;
   if (threads == cores.size()) {

@@ -17,18 +17,17 @@ CpuList allowed_cpus();
 /// Where thread i of a pool of `threads` should stay, for each i; empty: leave all to the
 /// scheduler.
 ///
-/// Threads have places only where the process was given processors of its own (`allowed` is less
-/// than what is online: taskset, cpusets, Kubernetes' CPU manager) and computes with all of them: a
-/// thread for each hardware thread, or one for each core, which then may use any of that core's
-/// hardware threads. Everywhere else processes share processors without knowing of each other, and
-/// two that both took the first ones would leave the others idle.
+/// Threads have places only where the process computes with all processors that it may use
+/// (taskset, cpusets and Kubernetes' CPU manager say which): a thread for each hardware thread, or
+/// one for each core, which then may use any of that core's hardware threads. Then two processes
+/// that share them have as many threads on each as the scheduler would give them. Where there are
+/// fewer threads, two that both took the first processors would leave the others idle.
 ///
 /// The order is that of cores, those of one NUMA node before the next; second hardware threads of
 /// cores come after the first ones of all.
 ///
 /// `system` is where the system describes itself; tests have trees of their own. What cannot be
-/// read there counts as a core of its own, on node 0; without a list of what is online nothing has
-/// a place.
+/// read there counts as a core of its own, on node 0.
 std::vector<CpuList> thread_places(std::size_t threads,
                                    std::span<const int> allowed,
                                    const std::filesystem::path& system = "/sys/devices/system");
