@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <stdlib.h>
-
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -19,7 +18,8 @@ class Tree {
  public:
   Tree() {
     std::string name = (fs::temp_directory_path() / "topology-XXXXXX").string();
-    if (::mkdtemp(name.data()) != nullptr) root_ = name;
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
   }
 
   ~Tree() { fs::remove_all(root_); }
