@@ -2,7 +2,9 @@
 // row per load with tokens per second and the share of the bound, then what each op took of the
 // fastest step and its share of its own bound (the longer of reading and multiplying). "target" is
 // the bound; "median" is the tokens per second of the middle step, for comparing with programs that
-// report means or medians. "sample" is from logits to tokens; outside_ops_ms what no op took.
+// report means or medians. "sample" is from logits to tokens. "outside ops" is what no op takes of
+// the middle step of a decode, in the engine before its first op and after its last one, and
+// between ops, less what reading the clock takes.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--row ROW]... [--budget SECONDS]
 //                [--share-pages]
@@ -135,6 +137,19 @@ double bound_s(const OpCost& cost, const Limits& limits) {
   return std::max(cost.bytes / limits.read_gb_s * 1e-9, compute);
 }
 
+/// A step's time outside of ops: in the engine before the first op and after the last one, and
+/// between ops.
+struct Outside {
+  double before = 0;
+  double between = 0;
+  double after = 0;
+
+  [[nodiscard]] double sum() const { return before + between + after; }
+};
+
+/// What a step of 32 streams may take outside of ops.
+constexpr double kOutsideTargetUs = 30;
+
 /// One step's time and what it went to.
 struct Step {
   double seconds = 1e30;
@@ -195,6 +210,7 @@ class Bench {
                model_->memory_plan(16).weight_bytes);
     for (const Load& row : flags_.rows) {
       times_.clear();
+      outsides_.clear();
       if (row.streams == 0) {
         TANDEM_TRY(prefill(row.context));
       } else {
@@ -250,10 +266,16 @@ class Bench {
 
   double timed_step(Step& best) {
     backend_.reset();
-    const double start = now_s();
+    const double start = backend_.op_clock().now();
     engine_->step(steady_clock().now());
-    const double seconds = now_s() - start - backend_.own_seconds();
+    const double end = backend_.op_clock().now();
+    const double seconds = end - start - backend_.own_seconds();
     if (seconds < best.seconds) best = {seconds, backend_.costs()};
+    outside_ = {.before = backend_.first_start() - start,
+                .between = backend_.last_end() - backend_.first_start() - backend_.own_seconds(),
+                .after = end - backend_.last_end()};
+    for (const auto& [op, cost] : backend_.costs())
+      outside_.between -= cost.seconds;
     return seconds;
   }
 
@@ -296,14 +318,41 @@ class Bench {
       const bool decoding = all && all_before;
       all_before = all;
       if (!decoding) continue;
+      outsides_.push_back(outside_);
       spent += seconds;
       times_.push_back(seconds);
       if (step.seconds < best.seconds) best = std::move(step);
       if (spent > flags_.budget_s) break;
     }
     report("decode", context, streams, streams, best);
+    report_outside(row_name("decode", context, streams));
     engine_.reset();
     return {};
+  }
+
+  /// The step in the middle, by its sum.
+  void report_outside(const std::string& row) {
+    if (outsides_.empty()) return;
+    const auto middle = outsides_.begin() + static_cast<std::ptrdiff_t>(outsides_.size() / 2);
+    std::ranges::nth_element(outsides_, middle, {}, &Outside::sum);
+    fmt::print(
+        R"({{"bench": "engine", "row": "{}: outside ops", "value": {:.1f}, "unit": "us", )"
+        R"("target": {:.0f}, "before_us": {:.1f}, "between_us": {:.1f}, "after_us": {:.1f}}})"
+        "\n",
+        row,
+        middle->sum() * 1e6,
+        kOutsideTargetUs,
+        middle->before * 1e6,
+        middle->between * 1e6,
+        middle->after * 1e6);
+    (void)std::fflush(stdout);
+  }
+
+  [[nodiscard]] std::string row_name(const char* name,
+                                     std::int32_t context,
+                                     std::int32_t streams) const {
+    return fmt::format(
+        "{}{} {} context {} streams {}", model_name(), weights_name(), name, context, streams);
   }
 
   /// Of the row's steps; 0 when there was none.
@@ -320,24 +369,19 @@ class Bench {
               std::int32_t tokens,
               const Step& step) {
     double bound = 0;
-    double inside = 0;
-    for (const auto& [op, cost] : step.costs) {
+    for (const auto& [op, cost] : step.costs)
       bound += bound_s(cost, limits_);
-      inside += cost.seconds;
-    }
-    const std::string row = fmt::format(
-        "{}{} {} context {} streams {}", model_name(), weights_name(), name, context, streams);
+    const std::string row = row_name(name, context, streams);
     fmt::print(
         R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "median": {:.1f}, "unit": "tokens/s", )"
-        R"("target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}, "outside_ops_ms": {:.3f}}})"
+        R"("target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}}})"
         "\n",
         row,
         tokens / step.seconds,
         tokens / median_s(),
         tokens / bound,
         bound / step.seconds,
-        step.seconds * 1e3,
-        (step.seconds - inside) * 1e3);
+        step.seconds * 1e3);
     for (const auto& [op, cost] : step.costs) {
       fmt::print(
           R"({{"bench": "engine", "row": "{}: {}", "value": {:.3f}, "unit": "ms", "target": {:.3f}, )"
@@ -368,6 +412,8 @@ class Bench {
   std::uint64_t next_id_ = 0;
   std::int64_t events_ = 0;
   std::vector<double> times_;  ///< of the steps of the row in progress
+  Outside outside_;            ///< of the last step
+  std::vector<Outside> outsides_;
 };
 
 int run(const Flags& flags) {
@@ -377,7 +423,9 @@ int run(const Flags& flags) {
     fmt::print(stderr, "engine_bench: {}\n", reason);
     return 1;
   }
-  kernels::ThreadPool pool(flags.threads);
+  // As a worker has it.
+  kernels::ThreadPool pool(flags.threads,
+                           kernels::thread_places(flags.threads, kernels::allowed_cpus()));
   use_cpu_time = pool.thread_count() == 1;
   TimedBackend timed(*backend);
   for (const model::Quantization quantization : flags.quantizations) {

@@ -5,6 +5,8 @@
 #include "common/base/status.h"
 #include "common/core/sampling_params.h"
 
+#include <boost/container/small_vector.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -68,13 +70,17 @@ struct Timings {
   std::int64_t kv_transfer_bytes = -1;
 };
 
+/// Ids of an event, which mostly has one: as many as a few lie in the event itself, so that neither
+/// making nor moving one allocates.
+using EventTokens = boost::container::small_vector<TokenId, 4>;
+
 /// Some output of one request, in order. The first event may carry prompt logprobs and no token;
 /// the last one, and only the last, carries `finish`.
 struct TokenEvent {
   RequestId request;
   /// Index in the output of tokens.front() (resumed tokens included in the count).
   std::int32_t first_index = 0;
-  std::vector<TokenId> tokens;
+  EventTokens tokens;
   /// One per token when return_logprob.
   std::vector<TokenLogprob> logprobs;
   /// From logprob_start_len on, in the first event of a request that asked for them.

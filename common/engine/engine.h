@@ -120,7 +120,9 @@ class Engine {
   void abort(core::RequestId id, Status why);
 
   /// One scheduler step: expires deadlines, forms a batch, computes, samples, sends events. False
-  /// when there was nothing to do.
+  /// when there was nothing to do. Takes no lock. A step in which all running requests decode, none
+  /// begins and none ends asks for no memory, unless logprobs are wanted, and logs nothing above
+  /// debug; what sinks do is theirs.
   bool step(Time now);
 
   /// True when step() would find work.

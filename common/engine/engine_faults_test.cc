@@ -35,6 +35,28 @@ TEST_F(EngineFaults, AbortAndDeadlineEndARequestInAnyState) {
   expect_all_free();
 }
 
+TEST_F(EngineFaults, EachDeadlineIsMetWhateverCameBefore) {
+  make({.max_total_tokens = 4096});
+  // The third one ends on its own before its deadline.
+  const int last_ms[] = {60, 20, 40, 80};
+  Log logs[4];
+  const Time start = clock_.now();
+  for (std::uint64_t id = 0; id < 4; ++id) {
+    core::Request r = request(id + 1, {1, 2}, id == 2 ? 3 : 200);
+    r.deadline = start + milliseconds(last_ms[id]);
+    ASSERT_TRUE(engine_->submit(r, logs[id].sink()).ok());
+  }
+  run();
+  for (int id = 0; id < 4; ++id) {
+    SCOPED_TRACE(id);
+    if (id == 2) continue;
+    EXPECT_EQ(logs[id].finish().status.code(), Code::kDeadlineExceeded);
+    // A token a millisecond.
+    EXPECT_EQ(logs[id].tokens.size(), static_cast<std::size_t>(last_ms[id] - 1));
+  }
+  EXPECT_EQ(logs[2].tokens.size(), 3U);
+}
+
 TEST_F(EngineFaults, NanLogitsEndTheirRequestAloneAndLeaveNoPageInTheCache) {
   make({}, {.poison = 60});
   Log bad, good;

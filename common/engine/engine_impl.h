@@ -8,6 +8,7 @@
 #include "common/sched/scheduler.h"
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -59,11 +60,12 @@ class Engine::Impl {
   [[nodiscard]] Status check_id_is_free(core::RequestId id) const;
   [[nodiscard]] Status check_room(const Generation& generation) const;
   [[nodiscard]] Generation* find(core::RequestId id);
+  void keep(std::unique_ptr<Generation> generation);
 
   void expire(Time now);
   bool report_ended_before();
   void run_plan(std::span<const sched::WorkItem> plan);
-  void run_item(const sched::WorkItem& item);
+  void run_item(const sched::WorkItem& item, Generation& generation);
   /// Runs the pieces that were gathered; true when the last one's request is still here.
   bool flush_pieces();
   /// What is wanted of the rows of all pieces goes to rows_, as many as `logits` holds.
@@ -95,7 +97,8 @@ class Engine::Impl {
 
   std::unordered_map<core::RequestId, std::unique_ptr<Generation>> generations_;
   RowReader reader_;
-  std::int64_t deadline_count_ = 0;
+  /// No request's deadline is before this one; it may be that of a request that is gone.
+  std::optional<Time> next_deadline_;
   /// Requests that end without any computation.
   std::vector<core::RequestId> ended_before_;
 

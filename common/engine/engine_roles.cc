@@ -42,9 +42,15 @@ Status Engine::Impl::submit(core::Request request,
   } else {
     TANDEM_TRY(generation->sequence, scheduler.add(std::move(spec)));
   }
-  deadline_count_ += generation->request.deadline ? 1 : 0;
-  generations_.emplace(id, std::move(generation));
+  keep(std::move(generation));
   return {};
+}
+
+void Engine::Impl::keep(std::unique_ptr<Generation> generation) {
+  const std::optional<Time> deadline = generation->request.deadline;
+  if (deadline) next_deadline_ = std::min(next_deadline_.value_or(*deadline), *deadline);
+  const core::RequestId id = generation->id();
+  generations_.emplace(id, std::move(generation));
 }
 
 void Engine::Impl::abort(core::RequestId id, const Status& why) {
@@ -88,8 +94,7 @@ Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
                                 .page_count = static_cast<std::int32_t>(table.pages.size()) -
                                               static_cast<std::int32_t>(table.shared_count)};
   generation->submitted = options.clock->now();
-  deadline_count_ += generation->request.deadline ? 1 : 0;
-  generations_.emplace(request.id, std::move(generation));
+  keep(std::move(generation));
   return reservation;
 }
 
@@ -124,9 +129,9 @@ Status Engine::Impl::adopt(core::RequestId id, const AdoptState& state, core::Ev
     return {};
   }
   scheduler.adopt(*sequence, state.first_token);
+  generation.start(options.clock->now());
   if (generation.keeps_counts) ++generation.counts[state.first_token];
   generation.sink = std::move(sink);
-  generation.started = options.clock->now();
   return {};
 }
 
@@ -159,7 +164,6 @@ void Engine::Impl::erase(Generation& generation) {
         *generation.sequence,
         generation.discard ? sched::Scheduler::Keep::kNothing : sched::Scheduler::Keep::kComputed);
   }
-  deadline_count_ -= generation.request.deadline ? 1 : 0;
   std::erase(ended_before_, generation.id());
   generations_.erase(generation.id());
 }

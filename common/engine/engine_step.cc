@@ -1,5 +1,6 @@
 // One step of the serving loop: plan, compute, sample, tell.
 #include "common/base/check.h"
+#include "common/base/prefetch.h"
 #include "common/engine/engine_impl.h"
 #include "common/obs/log.h"
 
@@ -51,15 +52,19 @@ bool Engine::Impl::step(Time now) {
 }
 
 void Engine::Impl::expire(Time now) {
-  if (deadline_count_ == 0) return;
+  if (!next_deadline_ || now < *next_deadline_) return;
+  next_deadline_.reset();
   scratch_ids_.clear();
   for (const auto& [id, generation] : generations_) {
+    const std::optional<Time> deadline = generation->request.deadline;
+    if (!deadline || generation->reported) continue;
     const bool reserved =
         generation->sequence != nullptr && generation->sequence->phase == sched::Phase::kReserved;
     // Bytes may be on their way to a reservation: only its owner ends it.
-    if (generation->reported || reserved) continue;
-    if (generation->request.deadline && *generation->request.deadline <= now) {
+    if (*deadline <= now && !reserved) {
       scratch_ids_.push_back(id);
+    } else {
+      next_deadline_ = std::min(next_deadline_.value_or(*deadline), *deadline);
     }
   }
   for (const core::RequestId id : scratch_ids_) {
@@ -83,12 +88,12 @@ void Engine::Impl::run_plan(std::span<const sched::WorkItem> plan) {
   for (const sched::WorkItem& item : plan) {
     Generation& generation = *find(item.sequence->id);
     if (!generation.started) {
-      generation.started = now;
+      generation.start(now);
       generation.timings.queue = now - generation.submitted;
       generation.cached_tokens =
           std::min(std::max(item.sequence->cached_tokens, 0), generation.prompt_count);
     }
-    run_item(item);
+    run_item(item, generation);
   }
   flush_pieces();
 }
@@ -97,12 +102,11 @@ bool Engine::Impl::samples_after(const Generation& generation, std::int32_t end)
   return end == generation.sequence->token_count() && !generation.ended_before;
 }
 
-void Engine::Impl::run_item(const sched::WorkItem& item) {
+void Engine::Impl::run_item(const sched::WorkItem& item, Generation& generation) {
   const ExecutorInfo& info = executor->info();
-  Generation* generation = find(item.sequence->id);
   const std::int32_t end = item.first + item.count;
   const std::int32_t first_row =
-      end - generation->logit_count(item.first, end, samples_after(*generation, end));
+      end - generation.logit_count(item.first, end, samples_after(generation, end));
   for (std::int32_t at = item.first; at < end;) {
     const std::int32_t tokens_left = info.max_batch_tokens - piece_tokens_;
     const std::int32_t rows_left = info.max_logit_rows - piece_rows_;
@@ -115,7 +119,7 @@ void Engine::Impl::run_item(const sched::WorkItem& item) {
     }
     const std::int32_t rows = std::max(0, to - std::max(at, first_row));
     pieces_.push_back(
-        {.generation = generation, .first = at, .count = to - at, .logit_count = rows});
+        {.generation = &generation, .first = at, .count = to - at, .logit_count = rows});
     piece_tokens_ += to - at;
     piece_rows_ += rows;
     at = to;
@@ -138,6 +142,10 @@ bool Engine::Impl::flush_pieces() {
                        .logit_count = piece.logit_count});
   }
   const auto logits = executor->forward(slices_);
+  for (const Piece& piece : pieces_)
+    prefetch(*piece.generation);
+  for (const Piece& piece : pieces_)
+    prefetch(*piece.generation->sequence);
   if (logits.ok()) {
     want_rows(*logits);
     reader_.read(rows_);

@@ -183,6 +183,27 @@ TEST_F(TransferTest, ChunksCoverThePromptInFullPagesAndTheRestAtTheEnd) {
   expect_all_free();
 }
 
+TEST_F(TransferTest, AReservationOutlivesItsDeadlineButIsNotComputed) {
+  core::Request r = request(1, 14, 40);
+  r.deadline = steady_clock().now();
+  const auto reservation = decode_->reserve(r);
+  ASSERT_TRUE(reservation.ok());
+  // Bytes may be on their way to its pages.
+  decode_->step(*r.deadline + seconds(1));
+  EXPECT_GT(decode_->load().transferring_pages, 0);
+  Status why;
+  ASSERT_TRUE(decode_
+                  ->adopt({1},
+                          {.first_token = 3},
+                          [&](core::TokenEvent&& event) {
+                            if (event.finish) why = event.finish->status;
+                          })
+                  .ok());
+  decode_->step(*r.deadline + seconds(1));
+  EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
+  EXPECT_FALSE(decode_->has_work());
+}
+
 TEST_F(TransferTest, PagesOfAnEndedPrefillStayUntilTheyAreReleased) {
   Observer observer;
   core::Request r = request(1, 14, 4);
@@ -250,7 +271,7 @@ TEST_F(TransferTest, AnAdoptedRequestSurvivesRetraction) {
     ASSERT_TRUE(prefill_->submit_prefill(r, &observer).ok());
     run(*prefill_);
     copy_pages(observer.pages, *decode_->take_pages(r.id, reservation->page_count));
-    got[id] = observer.first->tokens;
+    got[id].assign(observer.first->tokens.begin(), observer.first->tokens.end());
     prefill_->release_prefill(r.id);
     ASSERT_TRUE(decode_
                     ->adopt(r.id,

@@ -102,6 +102,11 @@ std::int32_t Generation::logit_count(std::int32_t first, std::int32_t end, bool 
   return end - from;
 }
 
+void Generation::start(Time now) {
+  started = now;
+  if (keeps_counts) counts.reserve(static_cast<std::size_t>(sequence->token_limit - prompt_count));
+}
+
 core::TokenEvent Generation::take_event() {
   core::TokenEvent event = std::move(pending);
   pending = {};

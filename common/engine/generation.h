@@ -51,6 +51,9 @@ class Generation {
   /// Logit rows wanted of tokens [first, end) of the sequence: a count from the end.
   [[nodiscard]] std::int32_t logit_count(std::int32_t first, std::int32_t end, bool samples) const;
 
+  /// It is computed from now on. Asks for what its steps need to count tokens.
+  void start(Time now);
+
   /// Takes the event that holds what was not sent yet, with all counts filled in.
   core::TokenEvent take_event();
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace tandem::kv {
 
@@ -47,12 +48,18 @@ bool PrefixTree::evictable_leaf(const Record& record) const {
 
 void PrefixTree::leave_order(Node node) {
   if (node == kRoot || !evictable_leaf(records_[node.value])) return;
-  order_.erase({records_[node.value].last_use, node.value});
+  left_ = order_.extract({records_[node.value].last_use, node.value});
 }
 
 void PrefixTree::enter_order(Node node) {
   if (node == kRoot || !evictable_leaf(records_[node.value])) return;
-  order_.insert({records_[node.value].last_use, node.value});
+  const std::pair key{records_[node.value].last_use, node.value};
+  if (left_.empty()) {
+    order_.insert(key);
+  } else {
+    left_.value() = key;
+    order_.insert(std::move(left_));
+  }
 }
 
 void PrefixTree::touch(Node node) {
@@ -172,7 +179,7 @@ std::int64_t PrefixTree::evict(std::int64_t count) {
   std::int64_t evicted = 0;
   for (; evicted < count && !order_.empty(); ++evicted) {
     const Node node{order_.begin()->second};
-    order_.erase(order_.begin());
+    left_ = order_.extract(order_.begin());
     unlink(node);
     pool_.release(node, kTreeOwner);
   }

@@ -17,7 +17,7 @@ using core::TokenId;
 /// A radix tree over whole pages of tokens: a node is one page and the page_size tokens whose KV it
 /// holds, given all tokens of the nodes above it. Since a page is in the tree at most once, a node
 /// is named by its page and all records are arrays indexed by page: bounded, no allocation per
-/// insert except one entry in the eviction order.
+/// insert except one entry in the eviction order, and none in evict().
 ///
 /// A locked node and everything above it stay. Unlocked leaves are evicted, least recently used
 /// first; use is counted by a logical clock that each match and each extend advances.
@@ -94,7 +94,10 @@ class PrefixTree {
   std::vector<Record> records_;
   std::vector<TokenId> tokens_;
   std::vector<PageId> buckets_;
-  std::set<std::pair<std::uint64_t, std::uint32_t>> order_;
+  using Order = std::set<std::pair<std::uint64_t, std::uint32_t>>;
+  Order order_;
+  /// The entry that left last: the next one to come takes its memory.
+  Order::node_type left_;
   std::int64_t node_count_ = 0;
   std::int64_t pinned_count_ = 0;
   std::uint64_t use_clock_ = 0;

@@ -1,5 +1,6 @@
 // The forward pass: checks, then blocks over a ragged batch.
 #include "common/base/failpoint.h"
+#include "common/base/prefetch.h"
 #include "common/model/model.h"
 
 #include <fmt/format.h>
@@ -26,6 +27,12 @@ Status out_of_range(const char* what, std::size_t row, std::int64_t value, std::
 
 bool outside(std::int64_t value, std::int64_t end) {
   return value < 0 || value >= end;
+}
+
+/// Each row is the one after the row before it.
+bool consecutive(std::span<const std::int32_t> rows) {
+  return std::ranges::adjacent_find(
+             rows, [](std::int32_t a, std::int32_t b) { return b != a + 1; }) == rows.end();
 }
 
 }  // namespace
@@ -146,6 +153,7 @@ void Model::run_layers(const ForwardBatch& batch) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
+    prefetch(weights_.layers[layer]);
     attention_block(batch, layer);
     mlp_block(layer, batch.token_ids.size());
     progress_.fetch_add(1, std::memory_order_relaxed);
@@ -278,11 +286,18 @@ void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
 
 void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const float* from = workspace_.hidden.data() + static_cast<std::size_t>(rows[i]) * hidden;
-    std::memcpy(workspace_.rows.data() + i * hidden, from, hidden * sizeof(float));
+  const float* x = workspace_.hidden.data();
+  if (consecutive(rows)) {
+    // As in every step that only decodes.
+    x += rows.empty() ? 0 : static_cast<std::size_t>(rows.front()) * hidden;
+  } else {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const float* from = x + static_cast<std::size_t>(rows[i]) * hidden;
+      std::memcpy(workspace_.rows.data() + i * hidden, from, hidden * sizeof(float));
+    }
+    x = workspace_.rows.data();
   }
-  backend_->rms_norm({.x = workspace_.rows.data(),
+  backend_->rms_norm({.x = x,
                       .weight = weights_.final_norm.data(),
                       .y = workspace_.rows_normed.data(),
                       .rows = rows.size(),

@@ -1,5 +1,5 @@
-// What a sampler takes from the system: what the memory plan counts when it is made, and hardly
-// anything in a draw: a step has 32 of them.
+// What a sampler takes from the system: what the memory plan counts when it is made, and nothing in
+// a draw: a step has 32 of them.
 #include "common/base/random.h"
 #include "common/sample/sampler.h"
 
@@ -41,7 +41,7 @@ std::atomic<std::size_t> allocated{0};
 namespace tandem::sample {
 namespace {
 
-TEST(Sampler, ADrawAllocatesNothingOnceWarm) {
+TEST(Sampler, ADrawAllocatesNothing) {
   Random random(3);
   std::vector<float> logits(5000);
   for (float& logit : logits)
@@ -78,7 +78,6 @@ TEST(Sampler, ADrawAllocatesNothingOnceWarm) {
     params.min_p = row.min_p;
     params.repetition_penalty = row.repetition_penalty;
     const SampleInput input{.logits = logits, .params = &params, .counts = &counts};
-    ASSERT_TRUE(sampler.sample(input).ok());
     const int before = allocations;
     const auto token = sampler.sample(input);
     EXPECT_EQ(allocations, before);

@@ -21,12 +21,15 @@ constexpr std::uint32_t kTokenStream = 0;
 /// Larger top_k cut like a nucleus: only one part of it has to be sorted.
 constexpr std::int32_t kSortMax = 1024;
 
+/// Down to this one octaves have 64 parts.
+constexpr int kFineLeast = -64;
+
 /// Parts of a nucleus: of weights from 2^least on, an octave in 64, or in 4 where that would be too
 /// many.
 struct Parts {
   int least = 0;
 
-  [[nodiscard]] unsigned shift() const { return least >= -64 ? 46 : 50; }
+  [[nodiscard]] unsigned shift() const { return least >= kFineLeast ? 46 : 50; }
 
   [[nodiscard]] std::size_t count() const {
     return (static_cast<std::size_t>(-least) << (52 - shift())) + 1;
@@ -42,7 +45,7 @@ constexpr int kLeast = static_cast<int>(kernels::kLeastWeight);
 /// All tokens below 2^least together have half of what top_p may leave out at most, so that the cut
 /// is not among them. Without top_p a guess.
 int least_needed(const core::SamplingParams& params, double mass, std::size_t vocab_size) {
-  if (params.top_p >= 1.0F) return -64;
+  if (params.top_p >= 1.0F) return kFineLeast;
   const double left_out = (1 - static_cast<double>(params.top_p)) * mass;
   return std::clamp(std::ilogb(left_out / static_cast<double>(vocab_size)) - 1, kLeast, -1);
 }
@@ -93,6 +96,10 @@ Sampler::Sampler(std::int32_t vocab_size)
   keys_.reserve(vocab_size_);
   part_of_.reserve(vocab_size_);
   part_keys_.reserve(vocab_size_);
+  const std::size_t most_parts =
+      std::max(Parts{.least = kFineLeast}.count(), Parts{.least = kLeast}.count());
+  part_mass_.reserve(most_parts);
+  part_size_.reserve(most_parts);
 }
 
 std::span<const float> Sampler::adjust(const SampleInput& input) {

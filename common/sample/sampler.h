@@ -5,16 +5,18 @@
 #include "common/core/sampling_params.h"
 #include "common/sample/row_scan.h"
 
+#include <boost/unordered/unordered_flat_map.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace tandem::sample {
 
-/// How often each token is in the output so far, for the penalties.
-using TokenCounts = std::unordered_map<core::TokenId, std::int32_t>;
+/// How often each token is in the output so far, for the penalties. Within what was reserved it
+/// counts without allocating.
+using TokenCounts = boost::unordered_flat_map<core::TokenId, std::int32_t>;
 
 /// True when the parameters look at earlier output: only then counts must be kept.
 bool needs_counts(const core::SamplingParams& params);

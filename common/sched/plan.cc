@@ -1,5 +1,6 @@
 // The scheduler's choice of the next step: decodes, admission, prefill chunks, retraction.
 #include "common/base/check.h"
+#include "common/base/prefetch.h"
 #include "common/sched/scheduler.h"
 
 #include <algorithm>
@@ -28,6 +29,8 @@ std::span<const WorkItem> Scheduler::plan() {
     return plan_;
   }
   const std::int64_t retractions = retraction_count_;
+  for (const Sequence* sequence : running_)
+    prefetch(*sequence);
   make_room_for_decodes();
   const bool decodes = has(Phase::kDecode);
   const bool decode_turn = options_.mixed_chunk || last_was_prefill_;
@@ -98,6 +101,7 @@ bool Scheduler::admit_next() {
   sequence.computed = static_cast<std::int32_t>(sequence.pages.shared_count) * options_.page_size;
   if (sequence.cached_tokens < 0) sequence.cached_tokens = sequence.computed;
   sequence.phase = Phase::kPrefill;
+  reserve_growth(sequence);
   running_.push_back(&sequence);
   return true;
 }
@@ -143,6 +147,13 @@ bool Scheduler::open_pages(Sequence& sequence) {
   // At least the last token is computed, for its logits.
   const std::int64_t match_limit = std::min(sequence.match_limit, sequence.token_count() - 1);
   return cache_.open(&sequence.pages, owner, sequence.tokens, match_limit, spare);
+}
+
+// Memory that a list has and does not reach is never touched.
+void Scheduler::reserve_growth(Sequence& sequence) const {
+  if (sequence.prefill_only) return;
+  sequence.tokens.reserve(static_cast<std::size_t>(sequence.token_limit));
+  sequence.pages.pages.reserve(static_cast<std::size_t>(cache_.pages_for(sequence.token_limit)));
 }
 
 void Scheduler::make_room_for_decodes() {

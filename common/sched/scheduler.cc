@@ -142,6 +142,7 @@ void Scheduler::adopt(Sequence& sequence, core::TokenId first_token) {
   sequence.adopted = true;
   sequence.phase = Phase::kDecode;
   cache_.publish(&sequence.pages, sequence.tokens);
+  reserve_growth(sequence);
   running_.push_back(&sequence);
   append(sequence, first_token);
 }

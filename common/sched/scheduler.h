@@ -57,6 +57,9 @@ struct WorkItem {
 /// min(1, 0.7 * conservativeness), falls over 600 decode steps to 14 % of that, is re-estimated
 /// after a retraction and starts anew when nothing is left to do (as in SGLang). A sequence is
 /// always admitted when nothing runs, if its tokens fit.
+///
+/// What a sequence needs to grow to its limit is asked for when it is admitted: the plan of a step
+/// of decodes, and what is told of it, allocate nothing.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
@@ -142,6 +145,7 @@ class Scheduler {
   bool admit_next();
   [[nodiscard]] std::size_t next_waiting();
   [[nodiscard]] bool open_pages(Sequence& sequence);
+  void reserve_growth(Sequence& sequence) const;
   [[nodiscard]] std::int64_t growth_pages(const Sequence& sequence) const;
 
   SchedulerOptions options_;

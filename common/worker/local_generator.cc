@@ -40,8 +40,10 @@ Status LocalGenerator::submit(core::Request request, core::EventSink sink) {
 }
 
 void LocalGenerator::after_step(Time /*now*/) {
-  for (Waiting& waiting : std::exchange(events_, {}))
+  sending_.swap(events_);
+  for (Waiting& waiting : sending_)
     (*waiting.sink)(std::move(waiting.event));
+  sending_.clear();
 }
 
 void LocalGenerator::abort(core::RequestId id) {

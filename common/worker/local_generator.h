@@ -55,7 +55,9 @@ class LocalGenerator final : public core::Generator, public LoopClient {
   engine::Engine* engine_;
   EngineLoop* loop_;
   std::function<std::vector<std::pair<std::string, std::string>>()> extra_info_;
-  std::vector<Waiting> events_;  // the engine thread's
+  // The engine thread's: of this step, and those that are handed on. Both keep their memory.
+  std::vector<Waiting> events_;
+  std::vector<Waiting> sending_;
   std::atomic<bool> draining_{false};
   // What ready() saw last: progress and when it last moved (ns on the steady clock).
   mutable std::atomic<std::uint64_t> seen_progress_{0};

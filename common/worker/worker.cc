@@ -133,7 +133,9 @@ Status check_weight_files(const args::ModelOptions& model) {
 Status Worker::load(const args::Arguments& args,
                     const WorkerPlan& plan,
                     const std::atomic<bool>* stop) {
-  pool_ = std::make_unique<kernels::ThreadPool>(args.runtime.compute_threads);
+  const std::size_t threads = args.runtime.compute_threads;
+  pool_ = std::make_unique<kernels::ThreadPool>(
+      threads, kernels::thread_places(threads, kernels::allowed_cpus()));
   model::LoadOptions options;
   options.folder = args.model.model_path;
   options.dtype = plan.dtype == kernels::DType::kF32   ? model::DTypeChoice::kF32

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <string>
 #include <system_error>
@@ -10,9 +11,12 @@
 namespace tandem::kernels {
 namespace {
 
-// About 5 microseconds: longer than the gap between two ops of a forward pass, much shorter than a
-// time slice, so that an idle process gives its core back.
-constexpr int kSpins = 200;
+// Longer than most waits inside a pass: for the end of somebody else's last task, and for what one
+// thread does alone between two large ops. Much shorter than a time slice, so that an idle process
+// gives its core back.
+constexpr std::chrono::microseconds kSpin{100};
+// A look at the clock takes as long as one pause or less.
+constexpr int kPausesPerLook = 32;
 constexpr std::align_val_t kScratchAlignment{64};
 
 void relax() {
@@ -21,20 +25,38 @@ void relax() {
 #endif
 }
 
+// Waits actively, for a while, until done(); says whether it is.
+template <class Done>
+bool spin_until(Done done) {
+  if (done()) return true;
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      relax();
+      if (done()) return true;
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
 }  // namespace
 
 void ThreadPool::FreeScratch::operator()(std::byte* memory) const {
   ::operator delete[](memory, kScratchAlignment);
 }
 
-ThreadPool::ThreadPool(std::size_t threads) {
+ThreadPool::ThreadPool(std::size_t threads, std::span<const CpuList> places) {
   threads = std::clamp<std::size_t>(threads, 1, kMaxThreads);
   scratch_.reset(
       static_cast<std::byte*>(::operator new[](threads* kScratchBytes, kScratchAlignment)));
   workers_.reserve(threads - 1);
   for (std::size_t worker = 1; worker < threads; ++worker) {
     try {
-      workers_.emplace_back([this, worker] { worker_main(worker); });
+      workers_.emplace_back(
+          [this, worker, place = worker < places.size() ? places[worker] : CpuList()] {
+            if (!place.empty()) (void)keep_to(place);
+            worker_main(worker);
+          });
       const std::string name = "compute-" + std::to_string(worker);
       pthread_setname_np(workers_.back().native_handle(), name.c_str());
     } catch (const std::system_error&) {
@@ -76,10 +98,7 @@ void ThreadPool::run(std::size_t tasks, TaskFn fn, void* context) {
   if (sleepers_.load() != 0) wake_.notify_all();
 
   work(0);
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (done_.load(std::memory_order_acquire) == tasks) return;
-    relax();
-  }
+  if (spin_until([&] { return done_.load(std::memory_order_acquire) == tasks; })) return;
   for (std::uint32_t done = done_.load(); done != tasks; done = done_.load())
     done_.wait(done);
 }
@@ -110,9 +129,8 @@ void ThreadPool::worker_main(std::size_t worker) {
   std::uint32_t seen = 0;
   while (!stop_.load()) {
     work(worker);
-    for (int spin = 0; spin < kSpins && wake_.load(std::memory_order_relaxed) == seen; ++spin)
-      relax();
-    if (wake_.load() == seen) {
+    const bool woken = spin_until([&] { return wake_.load(std::memory_order_relaxed) != seen; });
+    if (!woken && wake_.load() == seen) {
       sleepers_.fetch_add(1);
       wake_.wait(seen);
       sleepers_.fetch_sub(1);
