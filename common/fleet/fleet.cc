@@ -168,6 +168,7 @@ void Fleet::run() {
       const Time now = steady_clock().now();
       if (now >= turn_at_) {
         on_turn(now);
+        turned_at_ = now;
         turn_at_ = next_turn(now);
       }
       publish(now);
@@ -182,11 +183,13 @@ Time Fleet::next_turn(Time now) const {
   for (const auto& [number, worker] : workers_) {
     if (worker.state == State::kBackoff) at = std::min(at, worker.retry_at);
   }
-  return at;
+  // Each looks at all flights, so that many deadlines share one.
+  return std::max(at, now + kBusyTurn);
 }
 
 /// Has the fleet thread take its next turn by then, whoever is inside.
 void Fleet::turn_by(Time time) {
+  time = std::max(time, turned_at_ + kBusyTurn);
   if (time >= turn_at_) return;
   turn_at_ = time;
   entrance_->wake();

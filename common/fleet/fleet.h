@@ -200,6 +200,7 @@ class Fleet final : public core::Generator {
   std::optional<rpc::WorkerInfo> model_of_;  // the first worker's: all others must serve the same
   Time publish_at_;
   Time turn_at_;
+  Time turned_at_;
   bool pairs_differ_ = false;  // some prefill and decode workers do not fit each other
   bool changed_ = true;        // a worker came or went: publish at once
   std::atomic<bool> draining_{false};
