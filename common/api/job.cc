@@ -8,6 +8,12 @@
 
 namespace tandem::api {
 
+namespace {
+
+constexpr std::size_t kOutKept = 4U << 10U;
+
+}  // namespace
+
 Job::Job(std::shared_ptr<Context> context,
          std::shared_ptr<http::ResponseWriter> writer,
          http::Headers headers,
@@ -174,31 +180,33 @@ void Job::emit(Running& running, Delta&& delta) {
     if (all_done) tell_held();
     return;
   }
-  std::string out;
   if (!stream_open_) {
     stream_open_ = true;
     writer_->start_stream(200, std::move(headers_));
     std::vector<Sequence> sequences;
     for (const Running& each : running_)
       sequences.push_back(each.sequence);
-    format_->open(sequences, &out);
+    format_->open(sequences, &out_);
   }
-  format_->delta(running.sequence, delta, &out);
-  send(std::move(out));
+  format_->delta(running.sequence, delta, &out_);
+  send();
 }
 
-void Job::send(std::string out) {
+void Job::send() {
   if (unfinished_ == 0) {
     over_ = true;
     const std::vector<Sequence> sequences = take_sequences();
-    format_->close(sequences, &out);
-    writer_->end(out);
-  } else if (!out.empty() && !writer_->write(out)) {
+    format_->close(sequences, &out_);
+    writer_->end(out_);
+  } else if (!out_.empty() && !writer_->write(out_)) {
     holding_ = true;
     writer_->on_drained([weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->tell_held();
     });
   }
+  out_.clear();
+  // That of a token, not of all that a slow client had waiting.
+  if (out_.capacity() > kOutKept) std::string().swap(out_);
 }
 
 // A slow client gets fewer and larger pieces: what waits for it is bounded by its own output.
@@ -214,17 +222,16 @@ void Job::hold(Running& running, Delta&& delta) {
 void Job::tell_held() {
   if (over_) return;
   holding_ = false;
-  send(take_held());
+  take_held();
+  send();
 }
 
-std::string Job::take_held() {
-  std::string out;
+void Job::take_held() {
   for (Running& running : running_) {
     if (!running.held) continue;
-    format_->delta(running.sequence, *running.held, &out);
+    format_->delta(running.sequence, *running.held, &out_);
     running.held.reset();
   }
-  return out;
 }
 
 std::vector<Sequence> Job::take_sequences() {
@@ -265,8 +272,9 @@ void Job::fail(const ApiError& error) {
                {"reason", error.message}});
   }
   if (stream_open_) {
-    writer_->end(take_held() + Format::stream_error(error));
-    return;
+    take_held();
+    out_ += Format::stream_error(error);
+    return writer_->end(out_);
   }
   http::Headers headers = error_headers(error);
   if (const auto name = headers_.find("x-request-id"))

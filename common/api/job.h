@@ -49,8 +49,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void emit(Running& running, Delta&& delta);
   void hold(Running& running, Delta&& delta);
   void tell_held();
-  std::string take_held();
-  void send(std::string out);
+  void take_held();
+  void send();
   void end_sequence(Running& running);
   void fail(const ApiError& error);
   void on_disconnect();
@@ -69,6 +69,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool holding_ = false;  ///< the client reads slower than tokens come
   std::vector<Running> running_;
   std::size_t unfinished_ = 0;
+  std::string out_;  ///< what is told now; empty otherwise, but its room stays
 };
 
 }  // namespace tandem::api

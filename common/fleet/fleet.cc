@@ -13,9 +13,13 @@ namespace tandem::fleet {
 namespace {
 
 constexpr std::size_t kInboxMax = 1U << 16U;
-// Deadlines, silent workers and waiting requests are looked at so often.
+// Silent workers are looked at so often. A turn costs more than a token, so what is due at a known
+// time is not looked for: it moves the next turn.
 constexpr Duration kTurn = milliseconds(50);
+// While requests wait for a place, or the prefix tree is cut in slices.
 constexpr Duration kBusyTurn = milliseconds(5);
+// Of a step; room for more is not kept.
+constexpr std::size_t kActionsKept = 256;
 constexpr Duration kBackoffFirst = milliseconds(50);
 constexpr Duration kBackoffMax = seconds(2);
 
@@ -43,7 +47,9 @@ class Fleet::Handler final : public rpc::SessionClientHandler {
   }
 
   void on_tick(const core::Load& load) override {
-    entrance_->leave([fleet = fleet_, key = key_, load] { fleet->on_heard(key, load); });
+    if (entrance_->try_now([&] { fleet_->on_heard(key_, load, steady_clock().now()); })) return;
+    entrance_->leave(
+        [fleet = fleet_, key = key_, load] { fleet->on_heard(key, load, steady_clock().now()); });
   }
 
   void on_rejected(core::RequestId id, std::uint32_t /*attempt*/, const Status& why) override {
@@ -162,12 +168,31 @@ void Fleet::run() {
       const Time now = steady_clock().now();
       if (now >= turn_at_) {
         on_turn(now);
-        turn_at_ = now + (flights_.active_count() == 0 && queue_.empty() ? kTurn : kBusyTurn);
+        turned_at_ = now;
+        turn_at_ = next_turn(now);
       }
       publish(now);
       wait = wait_time(now);
     });
   }
+}
+
+Time Fleet::next_turn(Time now) const {
+  Time at = now + (queue_.empty() && !tending_ ? kTurn : kBusyTurn);
+  at = std::min(at, flights_.next_deadline().value_or(at));
+  for (const auto& [number, worker] : workers_) {
+    if (worker.state == State::kBackoff) at = std::min(at, worker.retry_at);
+  }
+  // Each looks at all flights, so that many deadlines share one.
+  return std::max(at, now + kBusyTurn);
+}
+
+/// Has the fleet thread take its next turn by then, whoever is inside.
+void Fleet::turn_by(Time time) {
+  time = std::max(time, turned_at_ + kBusyTurn);
+  if (time >= turn_at_) return;
+  turn_at_ = time;
+  entrance_->wake();
 }
 
 Duration Fleet::wait_time(Time now) const {
@@ -319,10 +344,9 @@ void Fleet::on_hello(WorkerKey key, rpc::WorkerInfo&& info) {
   apply(actions);
 }
 
-void Fleet::on_heard(WorkerKey key, const core::Load& load) {
+void Fleet::on_heard(WorkerKey key, const core::Load& load, Time now) {
   Worker* worker = by_key(key);
   if (worker == nullptr || worker->state != State::kUp) return;
-  const Time now = steady_clock().now();
   worker->heard_at = now;
   worker->health.on_progress(load.progress, now);
   worker->load = load;
@@ -330,12 +354,12 @@ void Fleet::on_heard(WorkerKey key, const core::Load& load) {
 
 /// One step of a worker.
 void Fleet::heard(WorkerKey key, std::vector<core::TokenEvent>&& events, const core::Load& load) {
-  on_heard(key, load);
-  std::vector<FlightAction> actions;
   const Time now = steady_clock().now();
+  on_heard(key, load, now);
   for (core::TokenEvent& event : events)
-    flights_.on_event(key, std::move(event), now, actions);
-  apply(actions);
+    flights_.on_event(key, std::move(event), now, step_actions_);
+  apply(step_actions_);
+  if (step_actions_.capacity() > kActionsKept) std::vector<FlightAction>().swap(step_actions_);
   // A place has become free.
   if (!queue_.empty()) start_waiting();
 }
@@ -409,6 +433,7 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
       return;
     }
     queue_.push_back({std::move(request), std::move(sink)});
+    turn_by(steady_clock().now() + kBusyTurn);
     return;
   }
   std::vector<FlightAction> actions;
@@ -464,6 +489,7 @@ void Fleet::apply(std::vector<FlightAction>& actions) {
     }
   }
   actions.clear();
+  if (const auto next = flights_.next_deadline()) turn_by(*next);
 }
 
 void Fleet::submit_to(SubmitTo& submit) {

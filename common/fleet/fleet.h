@@ -140,7 +140,7 @@ class Fleet final : public core::Generator {
   void probe(std::uint64_t number);
   void connect(std::uint64_t number, const Result<std::string>& grpc_address);
   void on_hello(WorkerKey key, rpc::WorkerInfo&& info);
-  void on_heard(WorkerKey key, const core::Load& load);
+  void on_heard(WorkerKey key, const core::Load& load, Time now);
   void on_closed(WorkerKey key, const Status& status);
   void lose(Worker& worker, const Status& why);
   static Status check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& decode);
@@ -167,6 +167,8 @@ class Fleet final : public core::Generator {
   void heard(WorkerKey key, std::vector<core::TokenEvent>&& events, const core::Load& load);
   void end_early(core::RequestId id);
   void refuse(core::EventSink sink, core::TokenEvent event);
+  [[nodiscard]] Time next_turn(Time now) const;
+  void turn_by(Time time);
   [[nodiscard]] Duration wait_time(Time now) const;
 
   FleetOptions options_;
@@ -183,9 +185,11 @@ class Fleet final : public core::Generator {
   balance::PrefixIndex prefixes_;  // by worker key, of all roles
   std::vector<std::uint64_t> keys_;
   bool trimming_ = false;
+  bool tending_ = false;            // trimming_, or a lost worker's part is not all swept yet
   std::uint64_t prefix_trims_ = 0;  // how often that began
   Time trim_at_;
   FlightTable flights_;
+  std::vector<FlightAction> step_actions_;  // empty between steps; its room stays
   std::unordered_map<core::RequestId, core::EventSink> sinks_;
   std::deque<Waiting> queue_;
   // For the fleet thread, from whoever is inside: it must not wait for its own inbox, and a sink
@@ -196,6 +200,7 @@ class Fleet final : public core::Generator {
   std::optional<rpc::WorkerInfo> model_of_;  // the first worker's: all others must serve the same
   Time publish_at_;
   Time turn_at_;
+  Time turned_at_;
   bool pairs_differ_ = false;  // some prefill and decode workers do not fit each other
   bool changed_ = true;        // a worker came or went: publish at once
   std::atomic<bool> draining_{false};

@@ -13,6 +13,11 @@
 #include <utility>
 
 namespace tandem::fleet {
+namespace {
+
+constexpr Duration kPublished = milliseconds(100);
+
+}  // namespace
 
 Result<std::string> probe_grpc_address(const WorkerAddress& address,
                                        const std::string& api_key,
@@ -146,10 +151,10 @@ std::string Fleet::worker_json(const Worker& worker) const {
 }
 
 void Fleet::publish(Time now) {
-  // Formatting for readers that look seldom must not cost every token.
+  // Formatting for readers that look seldom costs what three tokens do.
   if (!changed_ && now < publish_at_) return;
   changed_ = false;
-  publish_at_ = now + milliseconds(20);
+  publish_at_ = now + kPublished;
   Published next;
   bool unified = false;
   bool prefill = false;

@@ -17,13 +17,14 @@ constexpr std::size_t kPrefixBlocksMax = 2048;
 }  // namespace
 
 void Fleet::tend_prefixes(Time now) {
-  (void)prefixes_.sweep(kPrefixesPerTurn);
+  const bool swept = prefixes_.sweep(kPrefixesPerTurn);
   if (now >= trim_at_) {
     trimming_ = true;
     ++prefix_trims_;
     trim_at_ = now + options_.eviction_interval;
   }
   if (trimming_) trimming_ = !prefixes_.trim(kPrefixesPerTurn);
+  tending_ = trimming_ || !swept;
 }
 
 bool Fleet::by_prefix() const {

@@ -41,6 +41,7 @@ Status FlightTable::begin(core::Request request, Time now, Out& out) {
     flights_.erase(it);
     return unavailable("no worker can take the request now");
   }
+  expect(it->second);
   ++stats_.started;
   return {};
 }
@@ -154,9 +155,20 @@ void FlightTable::too_long(
   wait_for_another(flight, now);
 }
 
-void FlightTable::wait_for_another(Flight& flight, Time now) const {
+void FlightTable::wait_for_another(Flight& flight, Time now) {
   flight.wait_until = now + options_.replacement_wait;
   flight.look_again_at = now + options_.look_again;
+  expect(flight);
+}
+
+/// Has on_time look at the flight when it is due.
+void FlightTable::expect(const Flight& flight) {
+  const auto note = [this](const std::optional<Time>& time) {
+    if (time && (!next_deadline_ || *time < *next_deadline_)) next_deadline_ = time;
+  };
+  note(flight.request.deadline);
+  note(flight.wait_until);
+  if (flight.wait_until) note(flight.look_again_at);
 }
 
 /// Which half of a pair to avoid next time. A worker that says "unavailable" speaks of the other
@@ -184,7 +196,7 @@ void FlightTable::fail(Flights::iterator it, const Status& why, Out& out) {
 }
 
 /// Hands on what is new in `event`; its indices start at or before the next one.
-void FlightTable::take(Flights::iterator it, core::TokenEvent event, Out& out) {
+void FlightTable::take(Flights::iterator it, core::TokenEvent&& event, Out& out) {
   Flight& flight = it->second;
   const auto have = static_cast<std::int32_t>(flight.output.size());
   const auto repeated = std::min<std::size_t>(static_cast<std::size_t>(have - event.first_index),
@@ -194,10 +206,12 @@ void FlightTable::take(Flights::iterator it, core::TokenEvent event, Out& out) {
     if (event.tokens[i] != flight.output[static_cast<std::size_t>(event.first_index) + i])
       ++stats_.differing_tokens;
   }
-  const auto cut = static_cast<std::ptrdiff_t>(repeated);
-  event.tokens.erase(event.tokens.begin(), event.tokens.begin() + cut);
-  if (event.logprobs.size() >= repeated)
-    event.logprobs.erase(event.logprobs.begin(), event.logprobs.begin() + cut);
+  if (repeated > 0) {
+    const auto cut = static_cast<std::ptrdiff_t>(repeated);
+    event.tokens.erase(event.tokens.begin(), event.tokens.begin() + cut);
+    if (event.logprobs.size() >= repeated)
+      event.logprobs.erase(event.logprobs.begin(), event.logprobs.begin() + cut);
+  }
   event.first_index = have;
   if (flight.prompt_logprobs_sent) event.prompt_logprobs.clear();
   if (!event.prompt_logprobs.empty()) flight.prompt_logprobs_sent = true;
@@ -250,13 +264,9 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
     flight.early.insert_or_assign(event.first_index, std::move(event));
     return;
   }
-  std::vector<core::TokenEvent> ready;
-  ready.push_back(std::move(event));
-  while (!ready.empty()) {
-    core::TokenEvent next = std::move(ready.back());
-    ready.pop_back();
-    const bool finished = next.finish.has_value();
-    take(it, std::move(next), out);
+  while (true) {
+    const bool finished = event.finish.has_value();
+    take(it, std::move(event), out);
     if (finished) {
       // The leg that finished has ended by itself; the other one may still hold pages.
       end_attempt(flight, worker, out);
@@ -264,11 +274,11 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
       return;
     }
     const auto first = flight.early.begin();
-    if (first != flight.early.end() &&
-        first->first <= static_cast<std::int32_t>(flight.output.size())) {
-      ready.push_back(std::move(first->second));
-      flight.early.erase(first);
-    }
+    if (first == flight.early.end() ||
+        first->first > static_cast<std::int32_t>(flight.output.size()))
+      return;
+    event = std::move(first->second);
+    flight.early.erase(first);
   }
 }
 
@@ -322,6 +332,7 @@ void FlightTable::abort_all(const Status& why, Out& out) {
 }
 
 void FlightTable::on_time(Time now, Out& out) {
+  if (!next_deadline_ || now < *next_deadline_) return;
   for (auto it = flights_.begin(); it != flights_.end(); ++it) {
     Flight& flight = it->second;
     if (!flight.wait_until || flight.look_again_at > now) continue;
@@ -347,19 +358,9 @@ void FlightTable::on_time(Time now, Out& out) {
            out);
     }
   }
-}
-
-std::optional<Time> FlightTable::next_deadline() const {
-  std::optional<Time> next;
-  const auto note = [&](const std::optional<Time>& time) {
-    if (time && (!next || *time < *next)) next = time;
-  };
-  for (const auto& [id, flight] : flights_) {
-    note(flight.wait_until);
-    if (flight.wait_until) note(flight.look_again_at);
-    note(flight.request.deadline);
-  }
-  return next;
+  next_deadline_.reset();
+  for (const auto& [id, flight] : flights_)
+    expect(flight);
 }
 
 std::size_t FlightTable::active_at(WorkerKey worker) const {

@@ -108,8 +108,12 @@ class FlightTable {
   void on_worker_up(Time now, std::vector<FlightAction>& out);
   void abort(core::RequestId id, const Status& why, std::vector<FlightAction>& out);
   void abort_all(const Status& why, std::vector<FlightAction>& out);
+  /// Ends what is late and looks for workers again; cheap before next_deadline().
   void on_time(Time now, std::vector<FlightAction>& out);
-  [[nodiscard]] std::optional<Time> next_deadline() const;
+
+  /// When on_time has work at the earliest. It may turn out to have none: what has ended meanwhile
+  /// still counts.
+  [[nodiscard]] std::optional<Time> next_deadline() const { return next_deadline_; }
 
   [[nodiscard]] std::size_t active_count() const { return flights_.size(); }
 
@@ -161,9 +165,10 @@ class FlightTable {
   void end_attempt(Flight& flight, std::optional<WorkerKey> except, Out& out);
   void retry(Flights::iterator it, const Status& why, Time now, Out& out);
   void too_long(Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out);
-  void wait_for_another(Flight& flight, Time now) const;
+  void wait_for_another(Flight& flight, Time now);
+  void expect(const Flight& flight);
   void fail(Flights::iterator it, const Status& why, Out& out);
-  void take(Flights::iterator it, core::TokenEvent event, Out& out);
+  void take(Flights::iterator it, core::TokenEvent&& event, Out& out);
   static WorkerKey blame(const Flight& flight, WorkerKey reporter, Code code);
   void note_use(const Flight& flight, bool begin);
   [[nodiscard]] core::Request wire_request(const Flight& flight) const;
@@ -173,6 +178,7 @@ class FlightTable {
   Flights flights_;
   std::unordered_map<core::RequestId, core::RequestId> wire_to_client_;
   std::map<WorkerKey, WorkerUse> use_;
+  std::optional<Time> next_deadline_;  // not later than anything in flights_
   FlightStats stats_;
 };
 

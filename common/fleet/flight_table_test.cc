@@ -131,6 +131,43 @@ TEST(FlightTable, WithoutAnotherWorkerItWaitsAndThenFailsCleanly) {
   EXPECT_EQ(book.table.active_count(), 0U);
 }
 
+TEST(FlightTable, WhenTimeMattersIsKnownWithoutLooking) {
+  Book book;
+  EXPECT_FALSE(book.table.next_deadline());
+  ASSERT_TRUE(book.table.begin(request_of(7), {}, book.out).ok());
+  EXPECT_FALSE(book.table.next_deadline());
+  for (const std::int64_t deadline : {90, 50, 70}) {
+    core::Request request = request_of(static_cast<std::uint64_t>(deadline));
+    request.deadline = Time{deadline};
+    ASSERT_TRUE(book.table.begin(std::move(request), {}, book.out).ok());
+  }
+  book.take();
+  EXPECT_EQ(book.table.next_deadline(), Time{50});
+  book.table.on_time(Time{49}, book.out);
+  EXPECT_TRUE(book.take().empty());
+  // The one that has ended costs a look, and then counts no more.
+  book.table.on_event({1}, tokens({50}, 0, 1, true), {}, book.out);
+  book.take();
+  EXPECT_EQ(book.table.next_deadline(), Time{50});
+  book.table.on_time(Time{50}, book.out);
+  EXPECT_TRUE(book.take().empty());
+  EXPECT_EQ(book.table.next_deadline(), Time{70});
+  // One that waits for another worker is looked at before its deadline.
+  book.main.clear();
+  book.table.on_event({1}, core::aborted_event({90}, aborted("a fault")), Time{60}, book.out);
+  const Time look_again = Time{60} + milliseconds(100);
+  EXPECT_EQ(book.table.next_deadline(), Time{70});
+  book.table.on_time(Time{70}, book.out);
+  EXPECT_EQ(all<Emit>(book.take()).size(), 1U);
+  EXPECT_EQ(book.table.next_deadline(), Time{90});
+  book.table.on_time(Time{90}, book.out);
+  EXPECT_EQ(all<Emit>(book.take()).size(), 1U);
+  EXPECT_FALSE(book.table.next_deadline());
+  // The first request has no deadline of its own, but waits as well.
+  book.table.on_worker_lost({1}, unavailable("killed"), Time{60}, book.out);
+  EXPECT_EQ(book.table.next_deadline(), look_again);
+}
+
 TEST(FlightTable, AWorkerThatComesInTimeTakesOver) {
   Book book;
   book.main = {{1}};

@@ -38,6 +38,8 @@ constexpr Duration kLingerTimeout = seconds(2);
 constexpr Duration kPeekRetry = milliseconds(5);
 // Connections that one pool thread serves before others may help.
 constexpr std::size_t kReadyMax = 32;
+// Of Connection::post().
+constexpr std::size_t kTasksKept = 16;
 
 }  // namespace
 
@@ -95,6 +97,11 @@ void Connection::run_tasks() {
     const std::lock_guard lock(out_mutex_);
     running_tasks_ = false;
     flushes = flush_scheduled_;
+    // Mostly it is one token at a time: the room for its task stays.
+    if (tasks_.capacity() == 0 && tasks.capacity() <= kTasksKept) {
+      tasks.clear();
+      tasks_.swap(tasks);
+    }
   }
   if (flushes) flush();
 }

@@ -27,6 +27,8 @@ using boost::system::error_code;
 // More than this does not wait for more, nor anything for longer.
 constexpr std::size_t kPutOffMax = 16U << 10U;
 constexpr Duration kPutOffFor = milliseconds(1);
+// After so many writes that were put off for nothing the next message does not wait.
+constexpr int kLoneWrites = 32;
 // Silent for so many intervals of keepalive: dead.
 constexpr int kSilentTicksMax = 3;
 
@@ -261,19 +263,26 @@ void H2Call::write() {
 
 /// After what this pool thread has to do already and what it finds then, together with what comes
 /// until then: a system call and the peer's awakening cost more than all else about a request. At
-/// once on other threads, and when the thread that put a write off is long in coming back to it.
+/// once on other threads, when the thread that put a write off is long in coming back to it, and
+/// when nothing came along lately: with one client at a time waiting only adds to its latency.
 void H2Call::write_soon() {
   const auto pool = strand_.get_inner_executor();
   const bool here = pool.running_in_this_thread();
   if (!here || !open_ || waiting_) return write();
   const Time now = steady_clock().now();
   if (put_off_) {
+    lone_writes_ = 0;
     if (now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
     write_by_ = now + kPutOffFor;
     return write();
   }
   put_off_ = true;
   write_by_ = now + kPutOffFor;
+  // Also then, whatever comes along waits, and tells that waiting pays.
+  if (lone_writes_ < kLoneWrites)
+    ++lone_writes_;
+  else
+    write();
   boost::asio::defer(pool, [self = shared_from_this()] {
     // Sockets were looked at before this; what was found is dealt with first.
     boost::asio::defer(self->strand_.get_inner_executor(), [self] {

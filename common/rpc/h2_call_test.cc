@@ -398,6 +398,45 @@ TEST_F(H2CallTest, WhatIsSentLaterTakesAWriteThatWasPutOffAlong) {
   EXPECT_EQ(ear->end().code(), Code::kCancelled);
 }
 
+// Where nothing comes along, waiting for it is given up. One thread of the pool, so that a write
+// that was put off would wait for the end of the task.
+TEST_F(H2CallTest, AMessageThatIsAloneEachTimeIsSentAtOnce) {
+  async::IoPool pool(1);
+  auto call = open({}, pool);
+  for (std::uint64_t i = 1; i <= 32; ++i) {
+    pool.post([&call, i] { EXPECT_TRUE(call->send(ping(i)).ok()); });
+    EXPECT_EQ(peer.next(kData).payload, message(ping(i).SerializeAsString()));
+  }
+  std::promise<void> seen;
+  std::promise<bool> in_time;
+  pool.post([&] {
+    EXPECT_TRUE(call->send(ping(41)).ok());
+    EXPECT_TRUE(call->send(ping(42)).ok());
+    // Too long only for what waits for the end of this.
+    in_time.set_value(seen.get_future().wait_for(std::chrono::seconds(20)) ==
+                      std::future_status::ready);
+  });
+  EXPECT_EQ(peer.next(kData).payload, message(ping(41).SerializeAsString()));
+  seen.set_value();
+  EXPECT_TRUE(in_time.get_future().get());
+  // What came after it waited, and those that come together wait for each other again.
+  EXPECT_EQ(peer.next(kData).payload, message(ping(42).SerializeAsString()));
+  // The write that was put off is behind us after two turns of the pool's thread.
+  for (int i = 0; i < 2; ++i) {
+    std::promise<void> turned;
+    pool.post([&] { turned.set_value(); });
+    turned.get_future().wait();
+  }
+  pool.post([&] {
+    EXPECT_TRUE(call->send(ping(43)).ok());
+    EXPECT_TRUE(call->send(ping(44)).ok());
+  });
+  EXPECT_EQ(peer.next(kData).payload,
+            message(ping(43).SerializeAsString()) + message(ping(44).SerializeAsString()));
+  call->cancel(cancelled("the test is over"));
+  EXPECT_EQ(ear->end().code(), Code::kCancelled);
+}
+
 TEST_F(H2CallTest, WhatCannotBeSentIsBounded) {
   ClientOptions options;
   options.queued_bytes_max = 1000;

@@ -18,6 +18,8 @@ namespace {
 
 /// Room for a submission that stays between them.
 constexpr std::size_t kBytesKept = 256U << 10U;
+/// The same for events of a step.
+constexpr std::size_t kEventsKept = 256;
 constexpr const char* kPath = "/tandem.v1.Session/Open";
 
 /// Messages one after the other in memory that stays. Not thread-safe.
@@ -80,13 +82,15 @@ class Receiver final : public internal::H2CallHandler {
 
  private:
   Status step(internal::H2Call& call, const v1::Step& message) {
-    std::vector<core::TokenEvent> events;
-    events.reserve(static_cast<std::size_t>(message.events_size()));
+    events_.reserve(static_cast<std::size_t>(message.events_size()));
     for (const v1::TokenEvent& event : message.events()) {
       TANDEM_TRY(auto value, read_event(event));
-      events.push_back(std::move(value));
+      events_.push_back(std::move(value));
     }
-    handler_->on_step(std::move(events), read_load(message.load()));
+    handler_->on_step(std::move(events_), read_load(message.load()));
+    // Whoever takes the events mostly leaves the vector.
+    events_.clear();
+    if (events_.capacity() > kEventsKept) std::vector<core::TokenEvent>().swap(events_);
     if (++steps_taken_ < credit_every_) return {};
     v1::SessionUp credit;
     credit.mutable_credit()->set_steps(steps_taken_);
@@ -99,6 +103,7 @@ class Receiver final : public internal::H2CallHandler {
   const std::shared_ptr<SessionClientHandler> handler_;
   const std::uint32_t credit_every_;
   MessagePlace<v1::SessionDown> place_;
+  std::vector<core::TokenEvent> events_;  // empty between steps; its room stays
   bool greeted_ = false;
   std::uint32_t steps_taken_ = 0;
 };

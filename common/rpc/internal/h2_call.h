@@ -140,6 +140,7 @@ class H2Call : public std::enable_shared_from_this<H2Call> {
   bool waiting_ = false;  // for room in the socket
   bool put_off_ = false;  // a pool thread writes in a moment
   Time write_by_;         // while put_off_: then whoever sends does not wait for that thread
+  int lone_writes_ = 0;   // in a row: put off, and nothing came along
   bool closing_ = false;  // nothing more may be sent
   bool ended_ = false;
   bool finish_wanted_ = false;
