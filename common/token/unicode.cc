@@ -213,7 +213,8 @@ void append_normal(std::string& out, std::string_view text, NormalForm form) {
 std::string normalize(std::string_view text, NormalForm form) {
   std::string out;
   out.reserve(text.size());
-  // An unknown character is taken for a letter that composes with nothing: it parts the text.
+  // An unknown character is taken for a letter that composes with nothing: it parts the text. So
+  // does U+11A7, the place before the final consonants: utf8proc 2.8 composes it away.
   std::size_t begin = 0;
   for (std::size_t pos = 0; pos < text.size();) {
     if (static_cast<unsigned char>(text[pos]) < 0x80) {
@@ -221,7 +222,7 @@ std::string normalize(std::string_view text, NormalForm form) {
       continue;
     }
     const json::Utf8Step step = json::decode_utf8(text.substr(pos));
-    if (is_unknown_to_normal_forms(step.code_point)) {
+    if (step.code_point == 0x11A7 || is_unknown_to_normal_forms(step.code_point)) {
       append_normal(out, text.substr(begin, pos - begin), form);
       out += text.substr(pos, step.byte_count);
       begin = pos + step.byte_count;

@@ -81,6 +81,13 @@ TEST(UnicodeEditions, NormalFormsKnowUnicode9) {
   EXPECT_FALSE(is_accent(0x1ACA));
 }
 
+TEST(UnicodeEditions, NoCharacterIsComposedAway) {
+  // U+11A7 is no final consonant, though it stands right before them.
+  EXPECT_EQ(normalize(utf8(U"\uD30C\u11A7"), NormalForm::kNfc), utf8(U"\uD30C\u11A7"));
+  EXPECT_EQ(normalize(utf8(U"\u1111\u1161\u11A7"), NormalForm::kNfkc), utf8(U"\uD30C\u11A7"));
+  EXPECT_EQ(normalize(utf8(U"\u1111\u1161\u11A8"), NormalForm::kNfc), utf8(U"\uD30D"));
+}
+
 TEST(UnicodeEditions, ClassesOfCharacters) {
   EXPECT_TRUE(is_punctuation(0x166D));
   EXPECT_FALSE(is_punctuation(0x2E52));
