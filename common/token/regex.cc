@@ -14,10 +14,11 @@ constexpr std::string_view kSpaceSet =
     "\\x09-\\x0D\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
     "\\x{205F}\\x{3000}";
 /// Besides letters, marks, decimal digits and connectors: letter numbers, letters in circles and
-/// squares, and of Latin-1 the raised digits and the fractions.
+/// squares.
 constexpr std::string_view kWordRest =
-    "\\p{Nl}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
-    "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+    "\\p{Nl}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
+/// The raised digits and the fractions of Latin-1: word characters to \w, but not inside a class.
+constexpr std::string_view kWordOutside = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 
 constexpr std::size_t kPatternBytesMax = 64 << 10;
 
@@ -165,7 +166,7 @@ class Translator {
         replace(kSpaceSet, false);
         return {};
       case 'w':
-        replace(word_set(), false);
+        replace(in_class_ ? word_set() : word_set() + std::string(kWordOutside), false);
         return {};
       case 'd':
         replace(category_set("Nd"), false);
@@ -182,7 +183,7 @@ class Translator {
           copy(2);
         } else {
           replace(c == 'S'   ? std::string(kSpaceSet)
-                  : c == 'W' ? word_set()
+                  : c == 'W' ? word_set() + std::string(kWordOutside)
                              : category_set("Nd"),
                   true);
         }
