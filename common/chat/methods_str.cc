@@ -132,9 +132,9 @@ Value str_splitlines(Interp& in, const Value& self, Args& args) {
 
 template <bool kEnd>
 Value str_affix(Interp& in, const Value& self, Args& args) {
-  const Bound b(kEnd ? "endswith" : "startswith", args, {"prefix", "start"});
+  const Bound b(kEnd ? "endswith" : "startswith", args, {"prefix", "start", "end"});
   std::string_view text = self.str();
-  if (b[1] != nullptr) text = slice(in, self, *b[1], Value::none(), Value::none()).str();
+  if (b[1] != nullptr) text = slice(in, self, *b[1], b.get(2, Value::none()), Value::none()).str();
   const auto fits = [&](const Value& affix) {
     const std::string_view part = text_arg(affix, kEnd ? "endswith" : "startswith");
     return kEnd ? text.ends_with(part) : text.starts_with(part);
@@ -167,14 +167,15 @@ Value str_find(Interp& in, const Value& self, Args& args) {
 }
 
 Value str_count(Interp& in, const Value& self, Args& args) {
-  const Bound b("count", args, {"sub"});
+  const Bound b("count", args, {"sub", "start", "end"});
   const std::string_view part = text_arg(b.need(0), "count");
   in.charge(self.size / 64);
-  if (part.empty())
-    return Value::integer(static_cast<Int>(json::count_code_points(self.str())) + 1);
+  std::string_view text = self.str();
+  if (b[1] != nullptr) text = slice(in, self, *b[1], b.get(2, Value::none()), Value::none()).str();
+  if (part.empty()) return Value::integer(static_cast<Int>(json::count_code_points(text)) + 1);
   Int count = 0;
-  for (std::size_t at = self.str().find(part); at != std::string_view::npos;
-       at = self.str().find(part, at + part.size())) {
+  for (std::size_t at = text.find(part); at != std::string_view::npos;
+       at = text.find(part, at + part.size())) {
     ++count;
   }
   return Value::integer(count);

@@ -176,7 +176,7 @@ Value slice(
   if (obj.is(Type::kUndefined)) fail(std::string(obj.str()));
   const bool is_text = obj.is(Type::kString);
   if (!is_text && !is_plain_seq(obj) && !(obj.is(Type::kSeq) && obj.seq().style == Seq::kRange)) {
-    return Value::undefined("this value cannot be sliced");
+    fail(fmt::format("'{}' object cannot be sliced", type_name(obj)));
   }
   std::vector<std::string_view> chars;
   if (is_text) chars = code_points(obj.str());

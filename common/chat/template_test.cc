@@ -29,6 +29,8 @@ struct Row {
 TEST(Template, PythonSemantics) {
   const Row rows[] = {
       {"{{ 'x'|int is integer }}{{ '0x1f'|int(base=16) }}", "True31"},
+      {"{{ 'abcab'.count('a', 1) }} {{ 'abcab'.count('a', 0, -2) }}", "1 1"},
+      {"{{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('ab', 0, 1) }}", "True False"},
       {"{{ 2 ** 100 }}", "1267650600228229401496703205376"},
       {"{{ -7 // 2 }} {{ 7 // -2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7.5 % 2 }}", "-4 -4 2 -2 0.5"},
       {"{{ 1e16 }} {{ 123456789012345.0 }} {{ 1e-5 }} {{ 0.0001 }} {{ -0.0 }}",
@@ -141,6 +143,8 @@ TEST(Template, RenderErrors) {
       {"{{ 'a'.split('') }}", "t: line 1: empty separator"},
       {"{{ '%d' % 'a' }}", "t: line 1: %d format: a real number is required"},
       {"{{ '{}{}'.format(1) }}", "t: line 1: Replacement index out of range"},
+      {"{{ {'a': 1}[:2] }}", "t: line 1: 'dict' object cannot be sliced"},
+      {"{{ none[1:] }}", "t: line 1: 'NoneType' object cannot be sliced"},
       {"{{ 'a' in 5 }}", "t: line 1: argument of type 'int' is not iterable"},
       {"{{ lipsum() }}", "t: line 1: lipsum() is not supported"},
   };

@@ -17,8 +17,10 @@ struct DetokenizerOptions {
 };
 
 /// Gives out text as soon as it no longer ends in an incomplete or broken character. The pieces
-/// joined are the text of all tokens; nothing is ever taken back. Costs a constant per byte. A
-/// value type: a copy continues on its own. Not thread-safe.
+/// joined are the text of all tokens; nothing is ever taken back. (One case apart: with byte
+/// fallback the tokenizers library turns a whole run of byte tokens to U+FFFD when its end is
+/// broken; here the whole characters at its front are out by then, a line end at once.) Costs a
+/// constant per byte. A value type: a copy continues on its own. Not thread-safe.
 class IncrementalDetokenizer {
  public:
   /// Shares ownership of the tokenizer.

@@ -27,11 +27,11 @@ std::string lowercase(std::string_view text) {
   return out;
 }
 
-std::string without_marks(std::string_view text) {
+std::string without_accents(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for_each_char(text, [&](char32_t c, std::string_view bytes) {
-    if (!is_mark(c)) out += bytes;
+    if (!is_accent(c)) out += bytes;
   });
   return out;
 }
@@ -158,7 +158,7 @@ std::string Normalizer::run(const Step& step, std::string text) {
         using T = std::decay_t<decltype(s)>;
         if constexpr (std::is_same_v<T, NormalForm>) return normalize(text, s);
         if constexpr (std::is_same_v<T, Lowercase>) return lowercase(text);
-        if constexpr (std::is_same_v<T, StripAccents>) return without_marks(text);
+        if constexpr (std::is_same_v<T, StripAccents>) return without_accents(text);
         if constexpr (std::is_same_v<T, Prepend>) return text.empty() ? text : s.text + text;
         if constexpr (std::is_same_v<T, Strip>) return strip(text, s.left, s.right);
         if constexpr (std::is_same_v<T, ReplaceText>)

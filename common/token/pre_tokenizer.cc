@@ -16,8 +16,8 @@ constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 /// Rust's \w holds Alphabetic and the joiners besides marks, digits and connectors.
 constexpr std::string_view kWhitespacePattern =
-    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)"
-    R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
+    R"([\p{L}\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)"
+    R"(|[^\p{L}\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
 
 Result<SplitBehavior> read_behavior(const json::Field& field) {
   TANDEM_TRY(const std::string_view name, field.as_string());

@@ -1,5 +1,7 @@
 #include "common/token/regex.h"
 
+#include "common/token/unicode_tables.h"
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
@@ -11,9 +13,91 @@ namespace {
 constexpr std::string_view kSpaceSet =
     "\\x09-\\x0D\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
     "\\x{205F}\\x{3000}";
-constexpr std::string_view kWordSet = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
+/// Besides letters, marks, decimal digits and connectors: letter numbers, letters in circles and
+/// squares.
+constexpr std::string_view kWordRest =
+    "\\p{Nl}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
+/// The raised digits and the fractions of Latin-1: word characters to \w, but not inside a class.
+constexpr std::string_view kWordOutside = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 
 constexpr std::size_t kPatternBytesMax = 64 << 10;
+
+/// The newer characters of a category ("Lu") or of a kind of them ("L"), as inside a class.
+std::string newer_in(std::string_view category) {
+  std::string out;
+  for (const CategoryRange& range : kNewerCharacters) {
+    if (!std::string_view(range.category).starts_with(category)) continue;
+    out += fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(range.first));
+    if (range.last == range.first) continue;
+    out += fmt::format("-\\x{{{:X}}}", static_cast<std::uint32_t>(range.last));
+  }
+  return out;
+}
+
+/// A category as PCRE2 knows it, and what it does not know of it yet. PCRE2's own comes first: it
+/// is asked first.
+std::string category_set(std::string_view category) {
+  return fmt::format("\\p{{{}}}{}", category, newer_in(category));
+}
+
+std::string word_set() {
+  return category_set("L") + category_set("M") + category_set("Nd") + category_set("Pc") +
+         std::string(kWordRest);
+}
+
+bool compiles(const std::string& pattern) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
+                                   pattern.size(),
+                                   PCRE2_UTF | PCRE2_UCP,
+                                   &error,
+                                   &offset,
+                                   nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+/// What of Alphabetic PCRE2 does not know yet.
+std::string newer_alphabetic() {
+  return newer_in("L") +
+         R"(\x{363}-\x{36F}\x{897}\x{C04}\x{CF3}\x{F82}\x{F83}\x{1DD3}-\x{1DE6}\x{10D69}\x{10EFC})"
+         R"(\x{11080}\x{11081}\x{11241}\x{113B8}-\x{113C0}\x{113C2}\x{113C5}\x{113C7}-\x{113CA})"
+         R"(\x{113CC}\x{113CD}\x{11F00}\x{11F01}\x{11F03}\x{11F34}-\x{11F3A}\x{11F3E}-\x{11F40})"
+         R"(\x{1611E}-\x{1612E}\x{1E08F})";
+}
+
+/// \p{NAME}, as inside a class. A script is the script alone, PCRE2 would add characters that are
+/// used with it.
+std::string property_set(std::string_view name) {
+  constexpr std::string_view kGeneral = "LMNPSZ";
+  const bool category = !name.empty() && name.size() <= 2 && name != "L&" &&
+                        kGeneral.find(name[0]) != std::string_view::npos;
+  if (category) return category_set(name);
+  if (name == "Alphabetic") return "\\p{Alphabetic}" + newer_alphabetic();
+  const std::string script = fmt::format("\\p{{sc:{}}}", name);
+  if (!compiles(script)) return fmt::format("\\p{{{}}}", name);
+  std::string_view newer;
+  if (name == "Han") newer = "\\x{2B739}\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}";
+  if (name == "Hiragana") newer = "\\x{1B132}";
+  if (name == "Katakana") newer = "\\x{1B155}";
+  if (name == "Latin") newer = "\\x{A7CB}-\\x{A7CD}\\x{A7DA}-\\x{A7DC}\\x{1DF25}-\\x{1DF2A}";
+  if (name == "Cyrillic") newer = "\\x{1C89}\\x{1C8A}\\x{1E030}-\\x{1E06D}\\x{1E08F}";
+  return script + std::string(newer);
+}
+
+/// A POSIX class that Oniguruma reads wider than PCRE2, as inside a class; empty for the others.
+std::string posix_set(std::string_view name) {
+  if (name == "alpha") return "\\p{Alphabetic}" + newer_alphabetic();
+  if (name == "alnum") return "\\p{Alphabetic}" + newer_alphabetic() + category_set("Nd");
+  if (name == "punct") return category_set("P") + category_set("S");
+  if (name == "digit") return category_set("Nd");
+  if (name == "upper") return "\\p{Uppercase}" + newer_in("Lu");
+  if (name == "lower") return "\\p{Lowercase}" + newer_in("Ll");
+  if (name == "space") return std::string(kSpaceSet);
+  if (name == "word") return word_set();
+  return {};
+}
 
 /// Rewrites an Oniguruma pattern so that PCRE2 reads it the same way.
 class Translator {
@@ -41,7 +125,7 @@ class Translator {
     pos_ += count;
   }
 
-  void replace(std::string_view set, bool negated) {
+  void replace(std::string_view set, bool negated, std::size_t byte_count = 2) {
     if (in_class_) {
       out_ += set;
     } else {
@@ -49,7 +133,24 @@ class Translator {
       out_ += set;
       out_ += ']';
     }
-    pos_ += 2;
+    pos_ += byte_count;
+  }
+
+  /// \p{NAME}, \P{NAME}, \p{^NAME}. A negated one inside a class stays PCRE2's own: it cannot be
+  /// spelt out there.
+  void property() {
+    const std::size_t open = pos_ + 2;
+    const std::size_t end = in_.find('}', open);
+    if (in_.substr(open, 1) != "{" || end == std::string_view::npos) return copy(2);
+    std::string_view name = in_.substr(open + 1, end - open - 1);
+    bool negated = in_[pos_ + 1] == 'P';
+    if (name.starts_with('^')) {
+      name.remove_prefix(1);
+      negated = !negated;
+    }
+    const std::size_t byte_count = end + 1 - pos_;
+    if (negated && in_class_) return copy(byte_count);
+    replace(property_set(name), negated, byte_count);
   }
 
   [[nodiscard]] Status unsupported(std::string_view what) const {
@@ -65,15 +166,26 @@ class Translator {
         replace(kSpaceSet, false);
         return {};
       case 'w':
-        replace(kWordSet, false);
+        replace(in_class_ ? word_set() : word_set() + std::string(kWordOutside), false);
+        return {};
+      case 'd':
+        replace(category_set("Nd"), false);
+        return {};
+      case 'p':
+      case 'P':
+        property();
         return {};
       case 'S':
       case 'W':
-        // Inside a class a negated set cannot be spelt out; PCRE2's own is right except U+180E.
+      case 'D':
+        // Inside a class a negated set cannot be spelt out; PCRE2's own differs in rare characters.
         if (in_class_) {
           copy(2);
         } else {
-          replace(c == 'S' ? kSpaceSet : kWordSet, true);
+          replace(c == 'S'   ? std::string(kSpaceSet)
+                  : c == 'W' ? word_set() + std::string(kWordOutside)
+                             : category_set("Nd"),
+                  true);
         }
         return {};
       case 'h':
@@ -100,7 +212,13 @@ class Translator {
       if (in_.substr(pos_, 2) != "[:") return unsupported("a class inside a class");
       const std::size_t end = in_.find(":]", pos_);
       if (end == std::string_view::npos) return unsupported("an open POSIX class");
-      copy(end + 2 - pos_);
+      const std::string set = posix_set(in_.substr(pos_ + 2, end - pos_ - 2));
+      if (set.empty()) {
+        copy(end + 2 - pos_);
+      } else {
+        out_ += set;
+        pos_ = end + 2;
+      }
       return {};
     }
     if (in_.substr(pos_, 2) == "&&") return unsupported("the intersection of classes");
