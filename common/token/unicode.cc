@@ -211,6 +211,7 @@ void append_normal(std::string& out, std::string_view text, NormalForm form) {
 }  // namespace
 
 std::string normalize(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   // An unknown character is taken for a letter that composes with nothing: it parts the text. So
