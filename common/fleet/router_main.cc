@@ -13,12 +13,15 @@
 #include "common/serve/process.h"
 
 #include <fmt/format.h>
+#include <link.h>
 #include <malloc.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -31,6 +34,23 @@
 
 namespace tandem::fleet {
 namespace {
+
+/// Most of the program was read for starting only. Its pages are the file's: those that are wanted
+/// again come back from the system's cache, the others need no longer count as this process's.
+void release_program_pages() {
+  const auto release = [](dl_phdr_info* program, std::size_t /*bytes*/, void* /*none*/) {
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    for (int i = 0; i < program->dlpi_phnum; ++i) {
+      const auto& segment = program->dlpi_phdr[i];
+      if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
+      const std::uintptr_t begin = (program->dlpi_addr + segment.p_vaddr) / page * page;
+      const std::uintptr_t end = program->dlpi_addr + segment.p_vaddr + segment.p_memsz;
+      (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+    return 1;  // libraries follow
+  };
+  ::dl_iterate_phdr(release, nullptr);
+}
 
 balance::Method policy(args::RoutingPolicy name) {
   switch (name) {
@@ -282,6 +302,7 @@ Status start(Program& program) {
   TANDEM_TRY(open_door(program));
   // Reading the tokenizer has left free memory behind that nothing here will need again.
   ::malloc_trim(0);
+  release_program_pages();
   if (args.server.port_file)
     TANDEM_TRY(serve::write_port_file(*args.server.port_file, program.ports));
   obs::info("ready",
