@@ -47,9 +47,10 @@ class Fleet::Handler final : public rpc::SessionClientHandler {
   }
 
   void on_tick(const core::Load& load) override {
-    if (entrance_->try_now([&] { fleet_->on_heard(key_, load, steady_clock().now()); })) return;
-    entrance_->leave(
-        [fleet = fleet_, key = key_, load] { fleet->on_heard(key, load, steady_clock().now()); });
+    const auto hear = [fleet = fleet_, key = key_, load] {
+      fleet->on_heard(key, load, steady_clock().now());
+    };
+    if (!entrance_->try_now(hear)) entrance_->leave(hear);
   }
 
   void on_rejected(core::RequestId id, std::uint32_t /*attempt*/, const Status& why) override {

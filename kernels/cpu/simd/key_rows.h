@@ -149,12 +149,10 @@ class KeyRows {
     const std::size_t from = at / tile_.kv_heads * stride_;
     const std::size_t head = at % tile_.kv_heads;
     const std::byte** to = ahead + first;
-    if (by_head_) {
+    if (by_head_ && from < known_) {
       // Rows of one page lie one behind the other, also those that are not seen yet.
-      const std::byte* next =
-          from < known_ ? row[from] + offset + head * tile_.kv_head_stride : row[known_ - 1];
-      const std::size_t step = from < known_ ? tile_.row_bytes : 0;
-      for (std::size_t i = 0; i < stride_; ++i, next += step)
+      const std::byte* next = row[from] + offset + head * tile_.kv_head_stride;
+      for (std::size_t i = 0; i < stride_; ++i, next += tile_.row_bytes)
         to[i] = next;
       return;
     }
