@@ -48,7 +48,8 @@ void ThreadPool::FreeScratch::operator()(std::byte* memory) const {
 ThreadPool::ThreadPool(std::size_t threads, std::span<const CpuList> places) {
   threads = std::clamp<std::size_t>(threads, 1, kMaxThreads);
   scratch_.reset(
-      static_cast<std::byte*>(::operator new[](threads* kScratchBytes, kScratchAlignment)));
+      static_cast<std::byte*>(::operator new[]((threads + 1) * kScratchBytes, kScratchAlignment)));
+  shared_ = scratch_.get() + threads * kScratchBytes;
   workers_.reserve(threads - 1);
   for (std::size_t worker = 1; worker < threads; ++worker) {
     try {
@@ -75,6 +76,10 @@ ThreadPool::~ThreadPool() {
 
 std::byte* ThreadPool::scratch(std::size_t worker) const {
   return scratch_.get() + worker * kScratchBytes;
+}
+
+std::byte* ThreadPool::shared_scratch() const {
+  return shared_;
 }
 
 void ThreadPool::run(std::size_t tasks, TaskFn fn, void* context) {

@@ -28,7 +28,7 @@ namespace tandem::kernels {
 class ThreadPool {
  public:
   /// Scratch memory of each worker; touched only where a kernel needs it.
-  static constexpr std::size_t kScratchBytes = std::size_t{5} << 18;
+  static constexpr std::size_t kScratchBytes = std::size_t{2} << 20;
   static constexpr std::size_t kMaxThreads = 1024;
 
   /// `threads` is clamped to [1, kMaxThreads]. If the system refuses a thread, the pool runs with
@@ -62,6 +62,9 @@ class ThreadPool {
   /// one of the same parallel_for finds what it left there.
   [[nodiscard]] std::byte* scratch(std::size_t worker) const;
 
+  /// As much again, for what all workers use.
+  [[nodiscard]] std::byte* shared_scratch() const;
+
  private:
   using TaskFn = void (*)(void* context, std::size_t task, std::size_t worker);
 
@@ -84,6 +87,7 @@ class ThreadPool {
   std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::unique_ptr<std::byte, FreeScratch> scratch_;
+  std::byte* shared_ = nullptr;  ///< in scratch_
   std::vector<std::thread> workers_;
 };
 

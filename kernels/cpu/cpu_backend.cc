@@ -80,15 +80,30 @@ struct Product {
   std::size_t streams;
 };
 
-// fn(block, first row) for all of the product in tasks; fn says where outputs go. fn may change the
-// block.
+// The block's rows, packed by all workers.
+void pack_together(const cpu::LinearBlock& block, const cpu::Kernels& kernels, ThreadPool& pool) {
+  constexpr std::size_t kRows = 16;
+  const std::size_t tiles = (block.rows + kRows - 1) / kRows;
+  const std::size_t tasks = std::min(tiles, pool.thread_count() * cpu::kTasksPerThread);
+  pool.parallel_for(tasks, [&](std::size_t task, std::size_t) {
+    const std::size_t begin = tiles * task / tasks * kRows;
+    const std::size_t end = std::min(tiles * (task + 1) / tasks * kRows, block.rows);
+    kernels.pack_rows(block, begin, end);
+  });
+}
+
+// fn(block, first row) for all of the product in tasks, `rows` rows a block, which each worker packs
+// for itself, or in one block that all of them have packed.
 template <class Fn>
-void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool& pool, Fn fn) {
+void run_blocks(const Product& product,
+                std::size_t rows,
+                bool shared,
+                const cpu::Kernels& kernels,
+                ThreadPool& pool,
+                Fn fn) {
   const PackedWeight& weight = product.weight;
   const std::size_t k = weight.k();
   const std::size_t panels = cpu::panel_count(product.columns);
-  if (product.tokens == 0 || panels == 0) return;
-  const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
   const std::size_t macs = rows * k * panels * cpu::kPanel * product.streams;
   const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
@@ -96,36 +111,72 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   // 1 + the block of rows that each worker packed last.
   std::uint32_t packed[ThreadPool::kMaxThreads];
   std::fill_n(packed, pool.thread_count(), 0U);
+  const cpu::LinearBlock all = {.x = product.x,
+                                .x_stride = product.x_stride,
+                                .rows = product.tokens,
+                                .weight = weight.data(),
+                                .panel_bytes = cpu::panel_bytes(k, weight.format()),
+                                .scheme = weight.scheme(),
+                                .dtype = weight.dtype(),
+                                .k = k,
+                                .n = weight.n(),
+                                .panel_begin = 0,
+                                .panel_end = panels,
+                                .bias = nullptr,
+                                .y = nullptr,
+                                .y_stride = 0,
+                                .accumulate = false,
+                                .scratch = nullptr,
+                                .packed = shared,
+                                .x_rows = nullptr,
+                                .y_rows = nullptr,
+                                .row_scale = nullptr,
+                                .rows_room = shared ? pool.shared_scratch() : nullptr,
+                                .up = nullptr,
+                                .next = nullptr};
+  if (shared) pack_together(all, kernels, pool);
   const auto run = [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
     const auto mark = static_cast<std::uint32_t>(task / columns + 1);
-    const bool again = packed[worker] == mark;
-    packed[worker] = mark;
     const std::size_t panel = task % columns * step;
-    cpu::LinearBlock block = {.x = product.x + row * product.x_stride,
-                              .x_stride = product.x_stride,
-                              .rows = std::min(rows, product.tokens - row),
-                              .weight = weight.data(),
-                              .panel_bytes = cpu::panel_bytes(k, weight.format()),
-                              .scheme = weight.scheme(),
-                              .dtype = weight.dtype(),
-                              .k = k,
-                              .n = weight.n(),
-                              .panel_begin = panel,
-                              .panel_end = std::min(panel + step, panels),
-                              .bias = nullptr,
-                              .y = nullptr,
-                              .y_stride = 0,
-                              .accumulate = false,
-                              .scratch = reinterpret_cast<float*>(pool.scratch(worker)),
-                              .packed = again,
-                              .x_rows = nullptr,
-                              .y_rows = nullptr,
-                              .row_scale = nullptr,
-                              .next = nullptr};
+    cpu::LinearBlock block = all;
+    block.x += row * product.x_stride;
+    block.rows = std::min(rows, product.tokens - row);
+    block.panel_begin = panel;
+    block.panel_end = std::min(panel + step, panels);
+    block.scratch = reinterpret_cast<float*>(pool.scratch(worker));
+    block.packed = shared || packed[worker] == mark;
+    packed[worker] = mark;
     fn(block, row);
   };
   for_ranges(pool, row_blocks * columns, row_blocks > 1 ? kWorthTaking : 1, run);
+}
+
+// fn(block, first row) for all of the product in tasks; fn says where outputs go. fn may change the
+// block.
+template <class Fn>
+void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool& pool, Fn fn) {
+  const PackedWeight& weight = product.weight;
+  if (product.tokens == 0 || product.columns == 0) return;
+  const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
+  // Fewer blocks than workers: several would pack the same rows.
+  const auto shared = [&](std::size_t count) {
+    return kernels.shares_rows != nullptr &&
+           kernels.shares_rows(count, weight.scheme(), weight.dtype());
+  };
+  if ((product.tokens + rows - 1) / rows >= pool.thread_count() || !shared(rows))
+    return run_blocks(product, rows, false, kernels, pool, fn);
+  for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
+    Product part = product;
+    part.x += begin * product.x_stride;
+    part.tokens = std::min(rows, product.tokens - begin);
+    run_blocks(part,
+               part.tokens,
+               shared(part.tokens),
+               kernels,
+               pool,
+               [&](cpu::LinearBlock& block, std::size_t row) { fn(block, begin + row); });
+  }
 }
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
@@ -223,6 +274,16 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
                            .streams = 2};
   for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
     const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
+    if (dim % cpu::kPanel == 0 && kernels_.shares_rows != nullptr &&
+        kernels_.shares_rows(block.rows, block.scheme, block.dtype)) {
+      block.n = dim;
+      block.up = block.weight + dim / cpu::kPanel * block.panel_bytes;
+      block.bias = args.bias;
+      block.y = args.y + row * y_stride;
+      block.y_stride = y_stride;
+      kernels_.linear(block);
+      return;
+    }
     // As many columns at a time as keep gate and up, the latter not aligned, in the room.
     const std::size_t panels = cpu::kGatedFloats / block.rows / 2 / cpu::kPanel - 1;
     const std::size_t step =

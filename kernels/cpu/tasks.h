@@ -26,7 +26,7 @@ inline constexpr std::size_t kTasksPerThreadOfManyRows = 16;
 
 // Floats of a task's scratch from which on gated_linear keeps gate and up, behind what linear
 // takes. Two panels of each, and a third of up where it is not aligned, must fit for most rows.
-inline constexpr std::size_t kGatedAt = (std::size_t{1} << 20) / sizeof(float);
+inline constexpr std::size_t kGatedAt = kTilesRoom / sizeof(float);
 inline constexpr std::size_t kGatedFloats = ThreadPool::kScratchBytes / sizeof(float) - kGatedAt;
 static_assert(kGatedFloats >= 2 * kMostRows * 3 * 2 * kPanel);
 // The sums of a cut, and the cut: Linear::run_cuts.

@@ -84,6 +84,8 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                    .x_rows = nullptr,
                    .y_rows = nullptr,
                    .row_scale = nullptr,
+                   .rows_room = nullptr,
+                   .up = nullptr,
                    .next = nullptr});
     }
     if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;

@@ -29,6 +29,8 @@ Kernels emulated_amx_kernels() {
   kernels.linear = &linear;
   kernels.row_step = 32;
   kernels.most_rows = &Tiles::most_rows;
+  kernels.shares_rows = &Tiles::shares_rows;
+  kernels.pack_rows = &Tiles::pack_rows;
   kernels.attention = &attention;
   kernels.attention_rows = &Attention::most_rows;
   return kernels;

@@ -70,6 +70,8 @@ Kernels kernels_on() {
   kernels.linear = &linear<T>;
   kernels.row_step = 32;
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
+  kernels.shares_rows = &AmxLinear<Avx512Vec, T>::shares_rows;
+  kernels.pack_rows = &AmxLinear<Avx512Vec, T>::pack_rows;
   kernels.attention = &attention<T>;
   kernels.attention_rows = &TileAttention<Avx512Vec, T>::most_rows;
   return kernels;

@@ -87,7 +87,7 @@ struct Int8DynamicKind {
   }
 
  private:
-  static float* scales(const LinearBlock& block) { return block.scratch + kPackedFloats; }
+  static float* scales(const LinearBlock& block) { return row_floats(block); }
 };
 
 /// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
@@ -214,7 +214,7 @@ struct Int4Kind {
  private:
   /// Of each group of a row, the sum of its rounded x.
   static float* x_sums(const LinearBlock& block, std::size_t row) {
-    return block.scratch + kPackedFloats + row * Int4Tile<V>::group_count(block);
+    return row_floats(block) + row * Int4Tile<V>::group_count(block);
   }
 };
 
@@ -245,6 +245,22 @@ struct AmxLinear {
       return true;
     }
     return false;
+  }
+
+  /// See Kernels.
+  static bool shares_rows(std::size_t rows, WeightScheme scheme, DType dtype) {
+    return rows > 2 * kTileHeight &&
+           ((scheme == WeightScheme::kFloat && dtype == DType::kBf16) ||
+            scheme == WeightScheme::kInt8Dynamic);
+  }
+
+  /// See Kernels.
+  static void pack_rows(const LinearBlock& block, std::size_t begin, std::size_t end) {
+    if (block.scheme == WeightScheme::kInt8Dynamic) {
+      TileLinear<V, T, Int8DynamicKind>::pack_rows(block, begin, end);
+    } else {
+      TileLinear<V, T, Bf16Kind>::pack_rows(block, begin, end);
+    }
   }
 
   /// See Kernels.

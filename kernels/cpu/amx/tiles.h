@@ -17,7 +17,7 @@
 // the tests use where there is no AMX. W is a kind of weight, see linear.h.
 #pragma once
 
-#include "kernels/cpu/simd/quant.h"
+#include "kernels/cpu/amx/many_rows.h"
 
 namespace tandem::kernels::cpu {
 
@@ -29,10 +29,6 @@ struct alignas(64) TileConfig {
   std::uint16_t row_bytes[16];
   std::uint8_t rows[16];
 };
-
-inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
-inline constexpr std::size_t kTileRowBytes = 64;
-inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
 
 /// Where one row of x lies in the A tiles: 64 bytes for each step along k. (V only keeps
 /// instruction-set files apart, see table.h.)
@@ -62,29 +58,31 @@ class TileLinear {
     TileLinear(block).run_all();
   }
 
+  /// See Kernels.
+  static void pack_rows(const LinearBlock& block, std::size_t begin, std::size_t end) {
+    TileLinear(block).pack(begin, end);
+  }
+
   /// Rows that a block may have: as many as fit beside what else the second level of caches holds,
   /// whole pairs of tiles if it is more than one.
   static std::size_t most_rows(std::size_t k) {
     const std::size_t row_bytes = steps_of(k) * kTileRowBytes;
-    if (row_bytes * kMostRows <= kRowsBytes) return kMostRows;
+    if (row_bytes * kMostTileRows <= kRowsBytes) return kMostTileRows;
     const std::size_t fit = kRowsBytes / row_bytes;
     return fit >= 2 * kTileHeight ? fit / (2 * kTileHeight) * (2 * kTileHeight)
                                   : (fit < kTileHeight ? fit : kTileHeight);
   }
 
  private:
-  static constexpr std::size_t kMostRows = 384;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
   /// last B tiles where a panel ends within them; then two cuts of B tiles that were made here.
-  /// What W keeps of rows is behind kPackedFloats.
-  static constexpr std::size_t kRowsBytes = 768 * 1024;
-  static constexpr std::size_t kSumsBytes = kMostRows / kTileHeight * 2 * kTileBytes;
-  static constexpr std::size_t kSumsAt = kRowsBytes;
+  static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
+  static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
   static constexpr std::size_t kMadeAt = kTailAt + 4 * kTileBytes;
   static constexpr std::size_t kMadeBytes = 16 * kTileBytes;
-  static_assert(kMadeAt + 2 * kMadeBytes <= kPackedFloats * sizeof(float));
+  static_assert(kMadeAt + 2 * kMadeBytes <= kTilesRoom);
   /// A cut of k: two panels take 32 KiB of the first level's 48.
   static constexpr std::size_t kCutSteps = 16;
   /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
@@ -120,14 +118,18 @@ class TileLinear {
         height_(block.rows < kTileHeight ? block.rows : kTileHeight),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         tail_bytes_(W::tail_bytes(block.k)),
+        rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}
 
   static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
 
   void run_all() {
-    if (!block_.packed) pack();
+    if (!block_.packed) pack(0, block_.rows);
     configure();
     std::size_t panel = block_.panel_begin;
+    if constexpr (!W::kMakesTiles) {
+      if (row_tiles_ > 2) return run_many();
+    }
     if (row_tiles_ == 1) panel = run_wide<4>(panel);
     panel = run_wide<2>(panel);
     run_wide<1>(panel);
@@ -135,12 +137,14 @@ class TileLinear {
     tiles_.release();
   }
 
-  /// x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind the rows.
-  void pack() {
+  /// Rows [begin, end) of x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind
+  /// the last row.
+  void pack(std::size_t begin, std::size_t end) {
     const std::size_t tile_bytes = height_ * kTileRowBytes;
-    for (std::size_t row = 0; row < row_tiles_ * height_; ++row) {
+    if (end == block_.rows) end = row_tiles_ * height_;
+    for (std::size_t row = begin; row < end; ++row) {
       const TileLine<V> line{
-          base_ + row / height_ * steps_ * tile_bytes + row % height_ * kTileRowBytes, tile_bytes};
+          rows_ + row / height_ * steps_ * tile_bytes + row % height_ * kTileRowBytes, tile_bytes};
       if (row < block_.rows) {
         W::pack(block_, row, steps_, line);
       } else {
@@ -159,6 +163,31 @@ class TileLinear {
       config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? height_ : kTileHeight);
     }
     tiles_.configure(config);
+  }
+
+  void run_many() {
+    const ManyRowsRoom room = {.x = rows_,
+                               .sums = base_ + kSumsAt,
+                               .waiting = base_ + kWaitingAt,
+                               .tail = tail_bytes_ == 0 ? nullptr : base_ + kTailAt};
+    ManyRows<V, T, W> many(block_, steps_, room, tiles_);
+    std::size_t panel = block_.panel_begin;
+    const std::size_t step = block_.up != nullptr ? 1 : 2;
+    for (; panel + step <= block_.panel_end; panel += step) {
+      if (tail_bytes_ != 0) {
+        copy_tail(b_tile(panel, steps_ - 1), 0);
+        copy_tail(block_.up == nullptr ? b_tile(panel + 1, steps_ - 1)
+                                       : b_tile(panel, steps_ - 1) + (block_.up - block_.weight),
+                  1);
+      }
+      many.template run<2>(panel, behind(panel + step));
+    }
+    if (panel < block_.panel_end) {
+      if (tail_bytes_ != 0) copy_tail(b_tile(panel, steps_ - 1), 0);
+      many.template run<1>(panel, behind(panel + 1));
+    }
+    many.settle();
+    tiles_.release();
   }
 
   template <int N>
@@ -280,11 +309,14 @@ class TileLinear {
   /// The last B tiles of N panels, zeros behind what the panels hold.
   template <int N>
   void copy_tails(std::size_t panel) {
-    for (std::size_t n = 0; n < N; ++n) {
-      std::byte* to = base_ + kTailAt + n * kTileBytes;
-      __builtin_memcpy(to, b_tile(panel + n, steps_ - 1), tail_bytes_);
-      __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
-    }
+    for (std::size_t n = 0; n < N; ++n)
+      copy_tail(b_tile(panel + n, steps_ - 1), n);
+  }
+
+  void copy_tail(const std::byte* from, std::size_t n) {
+    std::byte* to = base_ + kTailAt + n * kTileBytes;
+    __builtin_memcpy(to, from, tail_bytes_);
+    __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
   }
 
   /// M tiles of rows x N panels over a cut of k.
@@ -453,7 +485,7 @@ class TileLinear {
   }
 
   [[nodiscard]] const std::byte* x_tile(const Pass& pass) const {
-    return base_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
+    return rows_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
   }
 
   /// Room for two C tiles a tile of rows (four, where there is one).
@@ -480,7 +512,8 @@ class TileLinear {
   std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
   std::size_t row_tiles_;
   std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
-  std::byte* base_;
+  std::byte* rows_;  ///< A tiles
+  std::byte* base_;  ///< scratch
   Waiting waiting_{};
   T tiles_;
 };

@@ -21,8 +21,12 @@ inline constexpr std::size_t kKeyBlock = 256;
 /// Scratch floats for rows of x: what limits k of a weight (ThreadPool::kScratchBytes, less room
 /// for padding).
 inline constexpr std::size_t kPackedFloats = kMaxK;
-/// Rows of a block at most; of kernels that say most_rows, at most twice as many.
+/// Rows of a block at most, unless kernels say most_rows.
 inline constexpr std::size_t kMostRows = 192;
+/// Bytes of scratch for rows of x on tiles, with what is kept of each row; and for all that products
+/// on tiles need.
+inline constexpr std::size_t kRowsRoom = (1536 + 32) * 1024;
+inline constexpr std::size_t kTilesRoom = kRowsRoom + 128 * 1024;
 
 /// Some rows of x against some panels of a weight.
 struct LinearBlock {
@@ -42,12 +46,19 @@ struct LinearBlock {
   std::size_t y_stride;
   bool accumulate;
   float* scratch;  ///< ThreadPool::kScratchBytes, 64-byte aligned
-  bool packed;     ///< scratch holds these rows already: the call before had the same rows and k
+  bool packed;     ///< these rows are packed already: the call before had the same rows and k
   /// Rows that lie elsewhere (the tokens of an expert): row r of x is row x_rows[r] behind `x`, of
   /// y row y_rows[r] behind `y`. Null: r itself.
   const std::int32_t* x_rows;
   const std::int32_t* y_rows;
   const float* row_scale;  ///< [rows]: factor of a row's sums, before bias and old y; or null
+  /// Where rows are packed if not in `scratch`: kRowsRoom bytes that workers share, see
+  /// Kernels::pack_rows.
+  std::byte* rows_room;
+  /// Panel 0 of a second weight of the same shape, whole panels from `weight`: outputs are
+  /// silu(weight x) * (up x). Only where Kernels::shares_rows, and n is whole panels; `bias` has
+  /// both weights' columns. Null: none.
+  const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
 };
@@ -100,6 +111,11 @@ struct Kernels {
   /// for all.
   std::size_t (*most_rows)(std::size_t k, WeightScheme scheme, DType dtype);
   void (*linear)(const LinearBlock&);
+  /// Whether so many rows may be packed by pack_rows and shared, and multiplied with two weights
+  /// at once. Null: never.
+  bool (*shares_rows)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
+  /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
+  void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
   void (*norm_row)(const NormRow&);
   void (*rope_head)(const RopeHead&);
   void (*silu_mul_row)(const float* gate, const float* up, float* out, std::size_t dim);

@@ -1,0 +1,280 @@
+// Products of many rows on AMX tiles: pairs of tiles of rows against pairs of panels, see tiles.h.
+//
+// Idea: the B tiles of a cut of k stay in the first level of caches while the rows go by, two tiles
+// of them a pass; A comes from the second level past the first. What surrounds the products is
+// shared out among their steps, since the processor looks only a few steps ahead: asking for the
+// next cut's weights, and making outputs of the pass before. The C tiles of one pass are stored and those of the next loaded one by one, so that the tile unit
+// waits for a single tile only.
+#pragma once
+
+#include "kernels/cpu/simd/quant.h"
+
+namespace tandem::kernels::cpu {
+
+inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
+inline constexpr std::size_t kTileRowBytes = 64;
+inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
+
+/// Rows of a block at most, and the bytes that their A tiles take: with more, the second level of
+/// caches (2 MiB wherever there are tiles) would not hold the rest.
+inline constexpr std::size_t kMostTileRows = 512;
+inline constexpr std::size_t kRowsBytes = 1536 * 1024;
+
+/// A tiles of a block's rows, and behind kRowsBytes what a kind of weight keeps of rows.
+inline std::byte* rows_room(const LinearBlock& block) {
+  return block.rows_room != nullptr ? block.rows_room : reinterpret_cast<std::byte*>(block.scratch);
+}
+
+inline float* row_floats(const LinearBlock& block) {
+  return reinterpret_cast<float*>(rows_room(block) + kRowsBytes);
+}
+
+/// Where products of many rows find what they need.
+struct ManyRowsRoom {
+  const std::byte* x;     ///< A tiles: [tiles of rows][steps]
+  std::byte* sums;        ///< between cuts of k: two tiles for each tile of rows
+  std::byte* waiting;     ///< four tiles that become outputs
+  const std::byte* tail;  ///< the last B tile of each panel, where it is not whole; else null
+};
+
+template <class V, class T, class W>
+class ManyRows {
+ public:
+  ManyRows(const LinearBlock& block, std::size_t steps, const ManyRowsRoom& room, T& tiles)
+      : block_(block),
+        room_(room),
+        tiles_(tiles),
+        steps_(steps),
+        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        apart_(block.up != nullptr ? static_cast<std::size_t>(block.up - block.weight)
+                                   : block.panel_bytes) {}
+
+  /// All rows against panels [panel, panel + N), or where block.up is set (N is 2) that panel of
+  /// both weights; `behind` is what is read after them.
+  template <int N>
+  void run(std::size_t panel, const std::byte* behind) {
+    const std::size_t cuts = (steps_ + kCutSteps - 1) / kCutSteps;
+    const std::size_t most = (steps_ + cuts - 1) / cuts;
+    const std::size_t passes = (row_tiles_ + 1) / 2;
+    const std::size_t lines = most * kTileHeight;
+    for (std::size_t cut = 0; cut < cuts; ++cut) {
+      const std::size_t first = cut * most;
+      const std::size_t left = steps_ - first;
+      Cut at{.panel = panel,
+             .first = first,
+             .steps = left < most ? left : most,
+             .last = left <= most,
+             .weight = b_tile(panel, first),
+             .next = left <= most ? behind : b_tile(panel, first + most),
+             .lines = (lines + passes * most - 1) / (passes * most),
+             .begun = false};
+      for (std::size_t tile = 0; tile < row_tiles_; tile += 2) {
+        if (tile + 1 < row_tiles_) {
+          const bool goes_on = tile + 3 < row_tiles_;
+          pass<2, N>(at, tile, goes_on);
+          at.begun = goes_on;
+        } else {
+          pass<1, N>(at, tile, false);
+        }
+        at.next += at.lines * most * kTileRowBytes;
+      }
+    }
+  }
+
+  /// Makes outputs of what waits for it.
+  void settle() {
+    make_outputs(waiting_, waiting_.rows);
+  }
+
+ private:
+  using Vec = typename V::Vec;
+
+  /// Of k: two panels take 32 KiB of the first level's 48.
+  static constexpr std::size_t kCutSteps = 16;
+
+  /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
+  /// each other out of the first level, since rows lie a power of 2 apart.
+  static constexpr std::size_t kRowsAhead = 6;
+
+  struct Cut {
+    std::size_t panel;
+    std::size_t first;  ///< step
+    std::size_t steps;
+    bool last;
+    const std::byte* weight;  ///< B tiles
+    const std::byte* next;    ///< what to ask for: the weights after these
+    std::size_t lines;        ///< of it, a panel and step
+    bool begun;               ///< the C tiles hold what they begin with
+  };
+
+  /// C tiles that are to become outputs.
+  struct Waiting {
+    const std::byte* from;
+    std::size_t row;
+    std::size_t rows;  ///< 0: none
+    std::size_t panel;
+    std::size_t panels;
+    float* y;  ///< of the first row; null: outputs have no common stride, or no whole panels
+  };
+
+  template <int M, int N>
+  void pass(const Cut& cut, std::size_t tile, bool goes_on) {
+    T& tiles = tiles_;
+    const std::byte* x = room_.x + (tile * steps_ + cut.first) * kTileBytes;
+    const std::size_t x_next = steps_ * kTileBytes;
+    const std::byte* weight = cut.weight;
+    std::byte* sums = room_.sums + tile * 2 * kTileBytes;
+    if (!cut.begun) for_c<M, N>([&]<int C>() { begin_sums<C>(cut.first == 0, sums); });
+
+    const bool cut_tail = cut.last && room_.tail != nullptr;
+    const std::size_t whole = cut.steps - (cut_tail ? 1 : 0);
+    const std::size_t lines = cut.lines;
+    const std::byte* ask = cut.next;
+    Waiting waiting = waiting_;
+    const std::size_t rows = (waiting.rows + cut.steps - 1) / cut.steps;
+    for (std::size_t step = 0; step < whole; ++step) {
+      for (std::size_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(ask, 0, 2);
+        if constexpr (N == 2) __builtin_prefetch(ask + apart_, 0, 2);
+        ask += 64;
+      }
+      multiply<M, N>(tiles, x, x_next, weight, apart_);
+      x += kTileBytes;
+      weight += kTileBytes;
+      make_outputs(waiting, rows);
+    }
+    if (cut_tail) multiply<M, N>(tiles, x, x_next, room_.tail, kTileBytes);
+    make_outputs(waiting, waiting.rows);
+
+    std::byte* to = cut.last ? room_.waiting : sums;
+    for_c<M, N>([&]<int C>() {
+      tiles.template store<C>(to + C * kTileBytes, kTileRowBytes);
+      if (goes_on) begin_sums<C>(cut.first == 0, sums + 4 * kTileBytes);
+    });
+    waiting_.rows = 0;
+    if (cut.last) {
+      waiting_ = waiting_of<M, N>(cut, tile);
+      waiting_.from = to;
+    }
+  }
+
+  template <int M, int N>
+  Waiting waiting_of(const Cut& cut, std::size_t tile) const {
+    const std::size_t row = tile * kTileHeight;
+    const std::size_t left = block_.rows - row;
+    const bool simple = block_.y_rows == nullptr && block_.row_scale == nullptr &&
+                        (cut.panel + (block_.up != nullptr ? 1 : N)) * kPanel <= block_.n;
+    return {.from = nullptr,
+            .row = row,
+            .rows = left < M * kTileHeight ? left : M * kTileHeight,
+            .panel = cut.panel,
+            .panels = N,
+            .y = simple ? block_.y + row * block_.y_stride + cut.panel * kPanel : nullptr};
+  }
+
+  /// One step along k.
+  template <int M, int N>
+  static inline __attribute__((always_inline)) void multiply(T& tiles,
+                                                             const std::byte* x,
+                                                             std::size_t x_next,
+                                                             const std::byte* weight,
+                                                             std::size_t apart) {
+    tiles.template load_passing<4>(x, kTileRowBytes);
+    if constexpr (M == 2) tiles.template load_passing<5>(x + x_next, kTileRowBytes);
+    tiles.template load<6>(weight, kTileRowBytes);
+    W::template multiply<0, 4, 6>(tiles);
+    if constexpr (M == 2) W::template multiply<2, 5, 6>(tiles);
+    if constexpr (N == 2) {
+      tiles.template load<7>(weight + apart, kTileRowBytes);
+      W::template multiply<1, 4, 7>(tiles);
+      if constexpr (M == 2) W::template multiply<3, 5, 7>(tiles);
+    }
+  }
+
+  /// fn.operator()<C>() for the C tiles of M x N (tile m of rows and panel n: m * 2 + n), in the
+  /// order in which a step multiplies.
+  template <int M, int N, class Fn>
+  static inline __attribute__((always_inline)) void for_c(Fn fn) {
+    fn.template operator()<0>();
+    if constexpr (M == 2) fn.template operator()<2>();
+    if constexpr (N == 2) fn.template operator()<1>();
+    if constexpr (M == 2 && N == 2) fn.template operator()<3>();
+  }
+
+  /// What a C tile begins with: nothing, or the sums of the cut before.
+  template <int C>
+  inline __attribute__((always_inline)) void begin_sums(bool first, const std::byte* sums) {
+    if (first) {
+      tiles_.template zero<C>();
+    } else {
+      tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes);
+    }
+  }
+
+  /// Of the next `count` rows that wait for it.
+  inline __attribute__((always_inline)) void make_outputs(Waiting& waiting, std::size_t count) {
+    count = waiting.rows < count ? waiting.rows : count;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (block_.up != nullptr) {
+        make_gated_output(waiting);
+      } else if (waiting.y != nullptr) {
+        make_output(waiting, 0);
+        if (waiting.panels == 2) make_output(waiting, 1);
+        waiting.y += block_.y_stride;
+      } else {
+        for (std::size_t n = 0; n < waiting.panels; ++n) {
+          const std::size_t panel = waiting.panel + n;
+          Linear<V>::finish(
+              block_,
+              waiting.row,
+              panel,
+              W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes));
+        }
+      }
+      ++waiting.row;
+      waiting.from += kTileRowBytes;
+      // The second tile of rows lies behind both panels of the first.
+      if (waiting.row % kTileHeight == 0) waiting.from += kTileBytes;
+    }
+    waiting.rows -= count;
+  }
+
+  inline __attribute__((always_inline)) void make_output(const Waiting& waiting, std::size_t n) {
+    const std::size_t panel = waiting.panel + n;
+    Vec sum = W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes);
+    float* y = waiting.y + n * kPanel;
+    __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
+    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
+    if (block_.accumulate) sum = V::add(sum, V::load(y));
+    V::store(y, sum);
+  }
+
+  /// silu(gate) * up. Gate and up have whole panels.
+  inline __attribute__((always_inline)) void make_gated_output(Waiting& waiting) {
+    const std::size_t panel = waiting.panel;
+    const std::size_t up = panel + apart_ / block_.panel_bytes;
+    Vec gate = W::outputs(block_, waiting.row, panel, waiting.from);
+    Vec other = W::outputs(block_, waiting.row, up, waiting.from + kTileBytes);
+    if (block_.bias != nullptr) {
+      gate = V::add(gate, V::load(block_.bias + panel * kPanel));
+      other = V::add(other, V::load(block_.bias + up * kPanel));
+    }
+    __builtin_prefetch(waiting.y + kRowsAhead * block_.y_stride, 1);
+    V::store(waiting.y, Rows<V>::silu_mul(gate, other));
+    waiting.y += block_.y_stride;
+  }
+
+  [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
+    return block_.weight + panel * block_.panel_bytes + W::kHeaderBytes + step * kTileBytes;
+  }
+
+  const LinearBlock& block_;
+  const ManyRowsRoom& room_;
+  T& tiles_;
+  std::size_t steps_;
+  std::size_t row_tiles_;
+  std::size_t apart_;  ///< bytes from the one panel to the other
+  Waiting waiting_{};
+};
+
+}  // namespace tandem::kernels::cpu
