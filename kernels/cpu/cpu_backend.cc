@@ -92,8 +92,8 @@ void pack_together(const cpu::LinearBlock& block, const cpu::Kernels& kernels, T
   });
 }
 
-// fn(block, first row) for all of the product in tasks, `rows` rows a block, which each worker packs
-// for itself, or in one block that all of them have packed.
+// fn(block, first row) for all of the product in tasks, `rows` rows a block, which each worker
+// packs for itself, or in one block that all of them have packed.
 template <class Fn>
 void run_blocks(const Product& product,
                 std::size_t rows,

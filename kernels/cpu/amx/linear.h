@@ -249,9 +249,8 @@ struct AmxLinear {
 
   /// See Kernels.
   static bool shares_rows(std::size_t rows, WeightScheme scheme, DType dtype) {
-    return rows > 2 * kTileHeight &&
-           ((scheme == WeightScheme::kFloat && dtype == DType::kBf16) ||
-            scheme == WeightScheme::kInt8Dynamic);
+    return rows > 2 * kTileHeight && ((scheme == WeightScheme::kFloat && dtype == DType::kBf16) ||
+                                      scheme == WeightScheme::kInt8Dynamic);
   }
 
   /// See Kernels.

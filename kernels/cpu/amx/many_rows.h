@@ -3,8 +3,8 @@
 // Idea: the B tiles of a cut of k stay in the first level of caches while the rows go by, two tiles
 // of them a pass; A comes from the second level past the first. What surrounds the products is
 // shared out among their steps, since the processor looks only a few steps ahead: asking for the
-// next cut's weights, and making outputs of the pass before. The C tiles of one pass are stored and those of the next loaded one by one, so that the tile unit
-// waits for a single tile only.
+// next cut's weights, and making outputs of the pass before. The C tiles of one pass are stored and
+// those of the next loaded one by one, so that the tile unit waits for a single tile only.
 #pragma once
 
 #include "kernels/cpu/simd/quant.h"
@@ -47,7 +47,11 @@ class ManyRows {
         steps_(steps),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         apart_(block.up != nullptr ? static_cast<std::size_t>(block.up - block.weight)
-                                   : block.panel_bytes) {}
+                                   : block.panel_bytes),
+        streams_(!block.accumulate && block.rows * block.n * sizeof(float) >= kStreamedBytes &&
+                 (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) %
+                         64 ==
+                     0) {}
 
   /// All rows against panels [panel, panel + N), or where block.up is set (N is 2) that panel of
   /// both weights; `behind` is what is read after them.
@@ -84,6 +88,7 @@ class ManyRows {
   /// Makes outputs of what waits for it.
   void settle() {
     make_outputs(waiting_, waiting_.rows);
+    if (streams_) V::end_streams();
   }
 
  private:
@@ -95,6 +100,10 @@ class ManyRows {
   /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
   /// each other out of the first level, since rows lie a power of 2 apart.
   static constexpr std::size_t kRowsAhead = 6;
+
+  /// Outputs of a block from which on they go past the caches: lines would be read before they
+  /// are written, and rows that lie a power of 2 apart push each other out meanwhile.
+  static constexpr std::size_t kStreamedBytes = 2 << 20;
 
   struct Cut {
     std::size_t panel;
@@ -224,11 +233,10 @@ class ManyRows {
       } else {
         for (std::size_t n = 0; n < waiting.panels; ++n) {
           const std::size_t panel = waiting.panel + n;
-          Linear<V>::finish(
-              block_,
-              waiting.row,
-              panel,
-              W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes));
+          Linear<V>::finish(block_,
+                            waiting.row,
+                            panel,
+                            W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes));
         }
       }
       ++waiting.row;
@@ -243,10 +251,18 @@ class ManyRows {
     const std::size_t panel = waiting.panel + n;
     Vec sum = W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes);
     float* y = waiting.y + n * kPanel;
-    __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
+    if (!streams_) __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
     if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
     if (block_.accumulate) sum = V::add(sum, V::load(y));
-    V::store(y, sum);
+    store(y, sum);
+  }
+
+  inline __attribute__((always_inline)) void store(float* y, Vec value) const {
+    if (streams_) {
+      V::stream(y, value);
+    } else {
+      V::store(y, value);
+    }
   }
 
   /// silu(gate) * up. Gate and up have whole panels.
@@ -259,8 +275,8 @@ class ManyRows {
       gate = V::add(gate, V::load(block_.bias + panel * kPanel));
       other = V::add(other, V::load(block_.bias + up * kPanel));
     }
-    __builtin_prefetch(waiting.y + kRowsAhead * block_.y_stride, 1);
-    V::store(waiting.y, Rows<V>::silu_mul(gate, other));
+    if (!streams_) __builtin_prefetch(waiting.y + kRowsAhead * block_.y_stride, 1);
+    store(waiting.y, Rows<V>::silu_mul(gate, other));
     waiting.y += block_.y_stride;
   }
 
@@ -274,6 +290,7 @@ class ManyRows {
   std::size_t steps_;
   std::size_t row_tiles_;
   std::size_t apart_;  ///< bytes from the one panel to the other
+  bool streams_;       ///< outputs go past the caches
   Waiting waiting_{};
 };
 

@@ -512,8 +512,8 @@ class TileLinear {
   std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
   std::size_t row_tiles_;
   std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
-  std::byte* rows_;  ///< A tiles
-  std::byte* base_;  ///< scratch
+  std::byte* rows_;         ///< A tiles
+  std::byte* base_;         ///< scratch
   Waiting waiting_{};
   T tiles_;
 };

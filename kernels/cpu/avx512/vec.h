@@ -33,6 +33,11 @@ struct Avx512Vec {
 
   static void store(float* to, Vec v) { _mm512_storeu_ps(to, v); }
 
+  /// Past the caches, 64-byte aligned; other threads see it after end_streams().
+  static void stream(float* to, Vec v) { _mm512_stream_ps(to, v); }
+
+  static void end_streams() { _mm_sfence(); }
+
   static Vec load_bf16(const void* from) {
     const __m256i bits = _mm256_loadu_si256(static_cast<const __m256i*>(from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));

@@ -47,6 +47,10 @@ struct GenericVec {
 
   static void store(float* to, const Vec& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
 
+  static void stream(float* to, const Vec& v) { store(to, v); }
+
+  static void end_streams() {}
+
   static Vec load_bf16(const void* from) {
     std::uint16_t bits[16];
     std::memcpy(bits, from, sizeof(bits));

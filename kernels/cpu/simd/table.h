@@ -23,8 +23,8 @@ inline constexpr std::size_t kKeyBlock = 256;
 inline constexpr std::size_t kPackedFloats = kMaxK;
 /// Rows of a block at most, unless kernels say most_rows.
 inline constexpr std::size_t kMostRows = 192;
-/// Bytes of scratch for rows of x on tiles, with what is kept of each row; and for all that products
-/// on tiles need.
+/// Bytes of scratch for rows of x on tiles, with what is kept of each row; and for all that
+/// products on tiles need.
 inline constexpr std::size_t kRowsRoom = (1536 + 32) * 1024;
 inline constexpr std::size_t kTilesRoom = kRowsRoom + 128 * 1024;
 
