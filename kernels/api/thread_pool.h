@@ -28,7 +28,7 @@ namespace tandem::kernels {
 class ThreadPool {
  public:
   /// Scratch memory of each worker; touched only where a kernel needs it.
-  static constexpr std::size_t kScratchBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kScratchBytes = std::size_t{3} << 19;
   static constexpr std::size_t kMaxThreads = 1024;
 
   /// `threads` is clamped to [1, kMaxThreads]. If the system refuses a thread, the pool runs with

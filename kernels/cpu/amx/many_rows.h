@@ -15,10 +15,10 @@ inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
 inline constexpr std::size_t kTileRowBytes = 64;
 inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
 
-/// Rows of a block at most, and the bytes that their A tiles take: with more, the second level of
-/// caches (2 MiB wherever there are tiles) would not hold the rest.
+/// Rows of a block at most, and the bytes that their A tiles take: half of the second level of
+/// caches (2 MiB wherever there are tiles). With more, some of them meet in the same places of it.
 inline constexpr std::size_t kMostTileRows = 512;
-inline constexpr std::size_t kRowsBytes = 1536 * 1024;
+inline constexpr std::size_t kRowsBytes = 1024 * 1024;
 
 /// A tiles of a block's rows, and behind kRowsBytes what a kind of weight keeps of rows.
 inline std::byte* rows_room(const LinearBlock& block) {

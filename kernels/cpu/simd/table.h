@@ -25,7 +25,7 @@ inline constexpr std::size_t kPackedFloats = kMaxK;
 inline constexpr std::size_t kMostRows = 192;
 /// Bytes of scratch for rows of x on tiles, with what is kept of each row; and for all that
 /// products on tiles need.
-inline constexpr std::size_t kRowsRoom = (1536 + 32) * 1024;
+inline constexpr std::size_t kRowsRoom = (1024 + 32) * 1024;
 inline constexpr std::size_t kTilesRoom = kRowsRoom + 128 * 1024;
 
 /// Some rows of x against some panels of a weight.
