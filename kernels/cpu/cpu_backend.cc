@@ -212,8 +212,14 @@ TileShape tile_shape(const AttentionArgs& args, std::size_t rows, std::size_t th
   for (std::size_t t = 1; t < args.batch.tokens; ++t) {
     neighbours += args.batch.sequence[t] == args.batch.sequence[t - 1] ? 1U : 0U;
   }
-  if (neighbours * 2 >= args.batch.tokens)
+  if (neighbours * 2 >= args.batch.tokens) {
+    // Smaller tiles where large ones would leave threads idle.
+    const std::size_t columns = args.kv.kv_heads * ((group + heads - 1) / heads);
+    const std::size_t tasks = threads == 1 ? 1 : threads * cpu::kTasksPerThread;
+    while (rows > 2 * cpu::kTileRows && args.batch.tokens * heads * columns < rows * tasks)
+      rows /= 2;
     return {.tokens = std::max<std::size_t>(1, rows / heads), .kv_heads = 1, .heads = heads};
+  }
   if (heads < group) return {.tokens = 1, .kv_heads = 1, .heads = heads};
   std::size_t kv_heads = std::min(args.kv.kv_heads, cpu::kTileRows / heads);
   while (kv_heads > 1) {

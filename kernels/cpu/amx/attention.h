@@ -22,12 +22,14 @@
 // reach those that do not see it, not even times zero: such a row is summed again alone
 // (sum_alone).
 //
-// A token alone goes through the kv heads 32 positions at a time, since memory is fast along runs
-// of KiB only, and asks for what it reads some KiB on. Bound: decode by memory; many rows by exp
-// and the tile unit: 64 rows and a block of 128 dimensions take 8,192 cycles of products, and 1,024
-// vectors of exp, sum and rounding with about 18 instructions each.
+// Tokens alone (decode): token_attention.h, the same arithmetic. Bound of many rows: 64 rows and a
+// block of 128 dimensions take 8,192 cycles of products, and 1,024 vectors of exp, sum and rounding
+// with about 18 instructions each. Beside products floating point has one port of two, and 13 of
+// the 18 are that: 13,300 cycles.
 #pragma once
 
+#include "kernels/cpu/amx/tile_products.h"
+#include "kernels/cpu/amx/token_attention.h"
 #include "kernels/cpu/amx/weights.h"
 #include "kernels/cpu/simd/lane_sums.h"
 
@@ -37,25 +39,18 @@ template <class V, class T>
 class TileAttention {
  public:
   /// Query rows of a tile at most.
-  static constexpr std::size_t kRows = 64;
+  static constexpr std::size_t kRows = 256;
 
   /// See Kernels.
-  static std::size_t most_rows(DType dtype, std::size_t /*head_dim*/) {
-    return dtype == DType::kBf16 ? kRows : kTileRows;
+  static std::size_t most_rows(DType dtype, std::size_t head_dim) {
+    if (dtype != DType::kBf16) return kTileRows;
+    return head_dim <= kRowsDim ? kRows : head_dim <= 2 * kRowsDim ? kRows / 2 : kRows / 4;
   }
 
   /// Of DType::kBf16.
   static void run(const AttentionTile& tile) {
-    const std::size_t groups = (tile.heads + kLanes - 1) / kLanes;
-    const std::size_t most = tile.tokens == 1 ? kMaxGroups / groups : 1;
-    for (std::size_t head = 0; head < tile.kv_heads; head += most) {
-      AttentionTile part = tile;
-      part.q += head * tile.heads * tile.head_dim;
-      part.out += head * tile.heads * tile.head_dim;
-      part.keys += head * tile.kv_head_stride;
-      part.kv_heads = tile.kv_heads - head < most ? tile.kv_heads - head : most;
-      TileAttention(part).run_all();
-    }
+    if (tile.tokens == 1) return TokenAttention<V, T>::run(tile);
+    TileAttention(tile).run_all();
   }
 
  private:
@@ -68,66 +63,64 @@ class TileAttention {
 
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
-  static constexpr std::size_t kMaxGroups = Lanes::kMaxGroups;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
-  /// Between a prefetch and its use, at most.
-  static constexpr std::size_t kAheadBytes = 32 * 1024;
+  /// head_dim for which kRows rows and what they need fit the second level of caches.
+  static constexpr std::size_t kRowsDim = 128;
+  static constexpr std::size_t kScoreBytes = kKeyBlock * kTileRowBytes;  ///< of a group
+  static constexpr std::size_t kWeightBytes = kBlockSteps * kTileBytes;
 
-  /// Scratch in tiles, without pointers: queries, scores, weights and sums of each group, then
-  /// values, copies, and what is merged.
-  static constexpr std::size_t room(std::size_t groups, std::size_t value_steps) {
-    constexpr std::size_t kSteps = kMaxHeadDim / 32;
-    return groups * (kSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kSteps) +
-           (value_steps + 1) * 2 * kSteps + kRows * kMaxHeadDim * sizeof(float) / kTileBytes;
+  /// Scratch in tiles, of so many rows and steps of dimensions: queries and what is merged; keys
+  /// and values of a block; scores and weights of two pairs of groups; sums of one.
+  static constexpr std::size_t room(std::size_t rows, std::size_t steps) {
+    return rows / kLanes * 3 * steps + 2 * kKeyBlock / kLanes * steps +
+           4 * (kScoreBytes + kWeightBytes) / kTileBytes + 2 * 2 * steps;
   }
 
-  static constexpr std::size_t kRoom = kPackedFloats * sizeof(float) / kTileBytes - 8;
-  static_assert(Keys::kPointers * sizeof(void*) <= 8 * kTileBytes);
-  static_assert(room(kMaxGroups, 1) <= kRoom, "one token: more than the scratch of a thread");
-  static_assert(room(kRows / kLanes, kBlockSteps) <= kRoom, "several tokens");
-
-  struct KeyTile {
-    const std::byte* from;
-    std::size_t stride;
-  };
+  static constexpr std::size_t kRoom =
+      (kPackedFloats * sizeof(float) - Keys::kPointers * sizeof(void*)) / kTileBytes - 1;
+  static_assert(room(kRows, kRowsDim / 32) <= kRoom);
+  static_assert(room(kRows / 2, 2 * kRowsDim / 32) <= kRoom);
+  static_assert(room(kRows / 4, kMaxHeadDim / 32) <= kRoom);
 
   explicit TileAttention(const AttentionTile& tile)
       : tile_(tile),
-        dim_(tile.head_dim),
         steps_((tile.head_dim + 31) / 32),
         columns_(2 * steps_),
         rows_(tile),
         sums_(rows_),
-        group_count_(rows_.group_count()),
-        keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
+        keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
+        values_of_(keys_, tile.head_dim, tile.value_offset),
+        ahead_(tile, rows_.first(), rows_.last()) {
     // 1 / ln 2
     const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
     falling_ = Rows<V>::falling(rate);
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
-    scores_ = q_ + group_count_ * steps_ * kTileBytes;
-    weights_ = scores_ + group_count_ * (kKeyBlock / 16) * kTileBytes;
-    values_ = weights_ + group_count_ * kBlockSteps * kTileBytes;
-    part_ = values_ + (tile.tokens == 1 ? 1 : kBlockSteps) * columns_ * kTileBytes;
-    copies_ = part_ + group_count_ * columns_ * kTileBytes;
-    merged_ = reinterpret_cast<float*>(copies_ + 2 * steps_ * kTileBytes);
-    const std::size_t unit = kStep * tile.row_bytes;
-    units_ahead_ = tile.tokens == 1 ? (kAheadBytes + unit - 1) / unit : 2;
+    key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;
+    values_ = key_tiles_ + kKeyBlock / kLanes * steps_ * kTileBytes;
+    scores_ = values_ + kBlockSteps * columns_ * kTileBytes;
+    weights_ = scores_ + 4 * kScoreBytes;
+    part_ = weights_ + 4 * kWeightBytes;
+    merged_ = reinterpret_cast<float*>(part_ + 2 * columns_ * kTileBytes);
   }
 
   void run_all() {
-    rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, copies_, q_);
     const std::size_t last = rows_.last();
+    std::size_t base = rows_.first() / kKeyBlock * kKeyBlock;
+    ahead_.stop_at(base + kKeyBlock);
+    ahead_.template ask<256>();
+    rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, key_tiles_, q_);
     configure();
-    for (std::size_t base = rows_.first() / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+    for (; base < last; base += kKeyBlock) {
       rows_.enter(base);
       block_ = rows_.block();
       keys_.find(base, block_.begin, last);
-      score();
-      for (std::size_t g = 0; g < group_count_; ++g)
-        weigh(g);
-      tile_.tokens == 1 ? sum_in_turn() : sum_block();
-      for (std::size_t g = 0; g < group_count_; ++g)
-        merge(g);
+      copy_keys();
+      const Pair first = pair_from(0, 0);
+      products_.begin(scores_of(first), {});
+      copy_values([&] { products_.make_step(); });
+      products_.finish();
+      ahead_.stop_at(base + 2 * kKeyBlock);
+      run_pairs(first);
     }
     tiles_.release();
     rows_.write(merged_, columns_ * kLanes, sums_.sums());
@@ -144,303 +137,184 @@ class TileAttention {
     tiles_.configure(config);
   }
 
-  /// Scores of the block, [group][position][row], before their scale.
-  void score() {
+  /// Keys of the block to A tiles, [16 positions][step], zeros for positions that nobody sees.
+  void copy_keys() {
     const Range steps = Weights::steps_of(block_);
-    const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
-    std::size_t unit = 0;
-    for (std::size_t step = steps.begin; step < steps.end; ++step) {
-      for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
-        aim(steps, unit + units_ahead_, units);
-        const KeyTile first = key_tile(step * kStep, head, copies_);
-        const KeyTile second =
-            key_tile(step * kStep + kTileHeight, head, copies_ + steps_ * kTileBytes);
-        bool asks = true;
-        for_groups(head, [&]<int kGroups>(std::size_t g) {
-          const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
-          if (step < wanted.begin || step >= wanted.end) return;
-          score_step<kGroups>(g, step * kStep, first, second, asks);
-          asks = false;
-        });
+    for (std::size_t j = steps.begin * kStep; j < steps.end * kStep; ++j) {
+      std::byte* to =
+          key_tiles_ + j / kTileHeight * steps_ * kTileBytes + j % kTileHeight * kTileRowBytes;
+      const std::byte* from = j >= block_.begin && j < block_.end ? keys_.row[j] : nullptr;
+      for (std::size_t i = 0; i < steps_; ++i, to += kTileBytes) {
+        ahead_.template ask<1>();
+        V::int_store(to, values_of_.load_halves(from, i * 32));
       }
     }
   }
 
-  /// fn.operator()<1 or 2>(g) for the groups of a kv head, g and g + 1 together.
-  template <class Fn>
-  void for_groups(std::size_t head, Fn fn) {
-    const std::size_t each = group_count_ / tile_.kv_heads;
-    std::size_t g = head * each;
-    const std::size_t end = g + each;
-    for (; g + 2 <= end; g += 2)
-      fn.template operator()<2>(g);
-    if (g < end) fn.template operator()<1>(g);
+  template <class Between>
+  void copy_values(Between between) {
+    const Range steps = Weights::steps_of(block_);
+    for (std::size_t step = steps.begin; step < steps.end; ++step)
+      values_of_.interleave(step * kStep, block_, values_ + step * columns_ * kTileBytes, between);
   }
 
-  /// 16 keys from `position` on: where they are if one page holds them, or a copy, zeros for
-  /// positions that nobody sees.
-  KeyTile key_tile(std::size_t position, std::size_t head, std::byte* copy) {
-    const std::size_t offset = head * tile_.kv_head_stride;
-    const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
-                       (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
-    if (whole && dim_ % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
-    const std::size_t line = steps_ * kTileRowBytes;
-    for (std::size_t i = 0; i < kTileHeight; ++i) {
-      const std::size_t j = position + i;
-      std::byte* to = copy + i * line;
-      const bool seen = j >= block_.begin && j < block_.end;
-      const std::size_t bytes = seen ? dim_ * 2 : 0;
-      if (seen) __builtin_memcpy(to, keys_.row[j] + offset, bytes);
-      __builtin_memset(to + bytes, 0, line - bytes);
+  /// Two groups, or one, and what of the block they see.
+  struct Pair {
+    std::size_t group;
+    std::size_t count;
+    std::size_t side;  ///< of what there is twice
+    Range steps;
+  };
+
+  /// The pair from group g on that sees any of the block.
+  Pair pair_from(std::size_t g, std::size_t side) const {
+    for (; g < rows_.group_count(); g += 2) {
+      const std::size_t count = g + 2 <= rows_.group_count() ? 2 : 1;
+      const Range steps = Weights::steps_of(rows_.some_of(g, count));
+      if (steps.begin < steps.end) return {g, count, side, steps};
     }
-    return {copy, line};
+    return {g, 0, side, {0, 0}};
   }
 
-  template <int kGroups>
-  void score_step(std::size_t g, std::size_t position, KeyTile first, KeyTile second, bool asks) {
-    const std::byte* q = q_ + g * steps_ * kTileBytes;
-    tiles_.template zero<0>();
-    tiles_.template zero<2>();
-    if constexpr (kGroups == 2) {
-      tiles_.template zero<1>();
-      tiles_.template zero<3>();
+  /// While a pair's scores become weights, the tile unit sums the weighted values of the pair
+  /// before and makes the scores of the next one. The first one's are there.
+  void run_pairs(Pair pair) {
+    Pair before{};
+    while (pair.count > 0) {
+      const Pair next = pair_from(pair.group + 2, 1 - pair.side);
+      products_.begin(sums_of(before), scores_of(next));
+      for (std::size_t i = 0; i < pair.count; ++i)
+        weigh(pair, i);
+      products_.finish();
+      merge_pair(before);
+      before = pair;
+      pair = next;
     }
-    for (std::size_t step = 0; step < steps_; ++step) {
-      if (asks) ask(step * kTileRowBytes);
-      tiles_.template load<4>(first.from + step * kTileRowBytes, first.stride);
-      tiles_.template load<6>(q + step * kTileBytes, kTileRowBytes);
-      tiles_.template multiply_bf16<0, 4, 6>();
-      tiles_.template load<5>(second.from + step * kTileRowBytes, second.stride);
-      tiles_.template multiply_bf16<2, 5, 6>();
-      if constexpr (kGroups == 2) {
-        tiles_.template load<7>(q + (steps_ + step) * kTileBytes, kTileRowBytes);
-        tiles_.template multiply_bf16<1, 4, 7>();
-        tiles_.template multiply_bf16<3, 5, 7>();
-      }
-    }
-    std::byte* to = scores_ + (g * kKeyBlock + position) * kTileRowBytes;
-    tiles_.template store<0>(to, kTileRowBytes);
-    tiles_.template store<2>(to + kTileBytes, kTileRowBytes);
-    if constexpr (kGroups == 2) {
-      to += kKeyBlock * kTileRowBytes;
-      tiles_.template store<1>(to, kTileRowBytes);
-      tiles_.template store<3>(to + kTileBytes, kTileRowBytes);
-    }
+    products_.begin(sums_of(before), {});
+    products_.finish();
+    merge_pair(before);
   }
 
-  /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum.
-  void weigh(std::size_t g) {
-    const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
-                          falling_,
-                          rows_.seen_by(g));
-    const Sums sums = weights.make(Weights::steps_of(rows_.group(g).some),
-                                   Weights::steps_of(block_),
-                                   weights_ + g * kBlockSteps * kTileBytes);
+  /// Scores, [group][position][row], before their scale. What a second group gets that is not there
+  /// is not used.
+  [[nodiscard]] TileChains scores_of(const Pair& pair) const {
+    const auto steps = static_cast<std::ptrdiff_t>(steps_);
+    return {.a = key_tiles_ + pair.steps.begin * 2 * steps_ * kTileBytes,
+            .b = q_ + pair.group * steps_ * kTileBytes,
+            .to = scores_ + pair.side * 2 * kScoreBytes + pair.steps.begin * 2 * kTileBytes,
+            .a_step = 1,
+            .b_step = 1,
+            .a_chain = 2 * steps,
+            .b_chain = 0,
+            .to_chain = 2,
+            .a_second = steps,
+            .b_second = steps,
+            .to_a_second = 1,
+            .to_b_second = kScoreBytes / kTileBytes,
+            .length = steps_,
+            .count = pair.count == 0 ? 0 : pair.steps.end - pair.steps.begin};
+  }
+
+  /// Sums of weighted values, [group][column][row].
+  [[nodiscard]] TileChains sums_of(const Pair& pair) const {
+    const auto columns = static_cast<std::ptrdiff_t>(columns_);
+    return {.a = weights_ + pair.side * 2 * kWeightBytes + pair.steps.begin * kTileBytes,
+            .b = values_ + pair.steps.begin * columns_ * kTileBytes,
+            .to = part_,
+            .a_step = 1,
+            .b_step = columns,
+            .a_chain = 0,
+            .b_chain = 2,
+            .to_chain = 2,
+            .a_second = kWeightBytes / kTileBytes,
+            .b_second = 1,
+            .to_a_second = columns,
+            .to_b_second = 1,
+            .length = pair.steps.end - pair.steps.begin,
+            .count = pair.count == 0 ? 0 : steps_};
+  }
+
+  /// Scores of group i of a pair to A tiles of weights, [step][row][position], with maximum and
+  /// sum.
+  void weigh(const Pair& pair, std::size_t i) {
+    const std::size_t g = pair.group + i;
+    const std::size_t at = pair.side * 2 + i;
+    const Weights weights(
+        reinterpret_cast<const float*>(scores_ + at * kScoreBytes), falling_, rows_.seen_by(g));
+    const Sums sums = weights.make(
+        Weights::steps_of(rows_.group(g).some),
+        pair.steps,
+        weights_ + at * kWeightBytes,
+        [&] { ahead_.template ask<16>(); },
+        [&]<int kQuarter>() { products_.template make<kQuarter>(); });
     sums_.note(g, sums.max, sums.sum);
   }
 
-  /// Values of a step to B tiles, [column][pair of positions][dimension], zeros for positions
-  /// outside of `seen`. Columns are as V::interleave mixes dimensions.
-  void interleave(std::size_t step, std::size_t head, Range seen, bool asks, std::byte* to) {
-    const std::size_t offset = head * tile_.kv_head_stride + tile_.value_offset;
-    for (std::size_t pair = 0; pair < kTileHeight; ++pair) {
-      const std::size_t j = step * kStep + 2 * pair;
-      const std::byte* even = j >= seen.begin && j < seen.end ? keys_.row[j] + offset : nullptr;
-      const std::byte* odd =
-          j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset : nullptr;
-      if (asks) {
-        for (std::size_t i = 0; i < steps_; ++i) {
-          __builtin_prefetch(ahead_[2 * pair] + i * 64);
-          __builtin_prefetch(ahead_[2 * pair + 1] + i * 64);
-        }
-      }
-      std::byte* line = to + pair * kTileRowBytes;
-      const bool whole = even != nullptr && odd != nullptr && dim_ % 32 == 0;
-      for (std::size_t i = 0; i < steps_; ++i, line += 2 * kTileBytes) {
-        typename V::Int low;
-        typename V::Int high;
-        if (whole) {
-          V::interleave(V::int_load(even + i * 64), V::int_load(odd + i * 64), &low, &high);
-        } else {
-          V::interleave(load_halves(even, i * 32), load_halves(odd, i * 32), &low, &high);
-        }
-        V::int_store(line, low);
-        V::int_store(line + kTileBytes, high);
-      }
+  void merge_pair(const Pair& pair) {
+    for (std::size_t i = 0; i < pair.count; ++i) {
+      const std::size_t g = pair.group + i;
+      const auto part = [&](std::size_t lane, std::size_t column) {
+        return sum_of(i, lane, column);
+      };
+      bool again = false;
+      sums_.mend(g, columns_, part, [&](std::size_t lane) {
+        sum_alone(pair, i, lane);
+        again = true;
+      });
+      if (again) copy_values([] {});
+      sums_.merge(g, columns_, merged_, part, [&](Vec score, Vec largest) {
+        return Rows<V>::exp2_down(V::sub(largest, score), falling_);
+      });
     }
   }
 
-  /// 32 dimensions of a value row from `at` on, zeros behind the last.
-  [[nodiscard]] typename V::Int load_halves(const std::byte* row, std::size_t at) const {
-    if (row == nullptr) return V::int_zero();
-    return at + 32 <= dim_ ? V::int_load(row + at * 2) : V::int_load_part(row + at * 2, dim_ - at);
-  }
-
-  /// Weighted values of several tokens: all of the block's first become B tiles.
-  void sum_block() {
-    const Range steps = Weights::steps_of(block_);
-    const std::size_t units = steps.end - steps.begin;
-    for (std::size_t step = steps.begin; step < steps.end; ++step) {
-      aim(steps, units + step - steps.begin + units_ahead_, units);
-      interleave(step, 0, block_, true, values_ + step * columns_ * kTileBytes);
-    }
-    for_groups(0, [&]<int kGroups>(std::size_t g) {
-      const Range wanted = Weights::steps_of(rows_.some_of(g, kGroups));
-      sum_steps<kGroups>(g, wanted, values_ + wanted.begin * columns_ * kTileBytes, true);
-    });
-    for (std::size_t g = 0; g < group_count_; ++g) {
-      sums_.mend(
-          g,
-          columns_,
-          [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
-          [&](std::size_t lane) { sum_alone(g, lane); });
-    }
-  }
-
-  /// Weighted values of one token, head by head over each step.
-  void sum_in_turn() {
-    const Range steps = Weights::steps_of(block_);
-    const std::size_t units = (steps.end - steps.begin) * tile_.kv_heads;
-    std::size_t unit = 0;
-    for (std::size_t step = steps.begin; step < steps.end; ++step) {
-      for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
-        aim(steps, units + unit + units_ahead_, units);
-        interleave(step, head, block_, true, values_);
-        for_groups(head, [&]<int kGroups>(std::size_t g) {
-          sum_steps<kGroups>(g, {step, step + 1}, values_, step == steps.begin);
-        });
-      }
-    }
-  }
-
-  /// Products of weights and values over some steps, onto what there is unless `first`. `values`:
-  /// B tiles of the first step. No step: nothing is written, and nobody looks.
-  template <int kGroups>
-  void sum_steps(std::size_t g, Range steps, const std::byte* values, bool first) {
-    const std::size_t group_bytes = columns_ * kTileBytes;
-    for (std::size_t column = 0; column < columns_; column += 2) {
-      std::byte* part = part_ + g * group_bytes + column * kTileBytes;
-      start_sums<kGroups>(part, group_bytes, first);
-      for (std::size_t step = steps.begin; step < steps.end; ++step) {
-        const std::byte* weights = weights_ + (g * kBlockSteps + step) * kTileBytes;
-        const std::byte* value = values + ((step - steps.begin) * columns_ + column) * kTileBytes;
-        tiles_.template load<4>(weights, kTileRowBytes);
-        tiles_.template load<6>(value, kTileRowBytes);
-        tiles_.template multiply_bf16<0, 4, 6>();
-        tiles_.template load<7>(value + kTileBytes, kTileRowBytes);
-        tiles_.template multiply_bf16<1, 4, 7>();
-        if constexpr (kGroups == 2) {
-          tiles_.template load<5>(weights + kBlockSteps * kTileBytes, kTileRowBytes);
-          tiles_.template multiply_bf16<2, 5, 6>();
-          tiles_.template multiply_bf16<3, 5, 7>();
-        }
-      }
-      tiles_.template store<0>(part, kTileRowBytes);
-      tiles_.template store<1>(part + kTileBytes, kTileRowBytes);
-      if constexpr (kGroups == 2) {
-        tiles_.template store<2>(part + group_bytes, kTileRowBytes);
-        tiles_.template store<3>(part + group_bytes + kTileBytes, kTileRowBytes);
-      }
-    }
-  }
-
-  template <int kGroups>
-  void start_sums(const std::byte* part, std::size_t group_bytes, bool first) {
-    if (first) {
-      tiles_.template zero<0>();
-      tiles_.template zero<1>();
-      if constexpr (kGroups == 2) {
-        tiles_.template zero<2>();
-        tiles_.template zero<3>();
-      }
-      return;
-    }
-    tiles_.template load<0>(part, kTileRowBytes);
-    tiles_.template load<1>(part + kTileBytes, kTileRowBytes);
-    if constexpr (kGroups == 2) {
-      tiles_.template load<2>(part + group_bytes, kTileRowBytes);
-      tiles_.template load<3>(part + group_bytes + kTileBytes, kTileRowBytes);
-    }
-  }
-
-  void sum_alone(std::size_t g, std::size_t lane) {
-    const Range seen = rows_.seen(rows_.group(g).row + lane);
+  /// Sums again what a row sees, with the other values 0; the other rows' sums stay.
+  void sum_alone(const Pair& pair, std::size_t i, std::size_t lane) {
+    const Range seen = rows_.seen(rows_.group(pair.group + i).row + lane);
     const Range steps = Weights::steps_of(seen);
     for (std::size_t step = steps.begin; step < steps.end; ++step)
-      interleave(step, 0, seen, false, values_ + step * columns_ * kTileBytes);
-    // The other rows' sums stay: they wait where keys are copied to.
-    const std::size_t bytes = columns_ * kTileBytes;
-    std::byte* part = part_ + g * bytes;
-    __builtin_memcpy(copies_, part, bytes);
-    sum_steps<1>(g, steps, values_ + steps.begin * columns_ * kTileBytes, true);
-    for (std::size_t i = 0; i < bytes; i += kTileRowBytes) {
-      if (i / kTileRowBytes % kLanes != lane)
-        __builtin_memcpy(part + i, copies_ + i, kTileRowBytes);
+      values_of_.interleave(step * kStep, seen, values_ + step * columns_ * kTileBytes, [] {});
+    const std::byte* weights = weights_ + (pair.side * 2 + i) * kWeightBytes;
+    std::byte* part = part_ + i * columns_ * kTileBytes;
+    alignas(64) std::byte sums[kTileBytes];
+    for (std::size_t column = 0; column < columns_; ++column, part += kTileBytes) {
+      tiles_.template zero<0>();
+      for (std::size_t step = steps.begin; step < steps.end; ++step) {
+        tiles_.template load<4>(weights + step * kTileBytes, kTileRowBytes);
+        tiles_.template load<6>(values_ + (step * columns_ + column) * kTileBytes, kTileRowBytes);
+        tiles_.template multiply_bf16<0, 4, 6>();
+      }
+      tiles_.template store<0>(sums, kTileRowBytes);
+      __builtin_memcpy(part + lane * kTileRowBytes, sums + lane * kTileRowBytes, kTileRowBytes);
     }
-  }
-
-  void merge(std::size_t g) {
-    sums_.merge(
-        g,
-        columns_,
-        merged_,
-        [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
-        [&](Vec score, Vec largest) {
-          return Rows<V>::exp2_down(V::sub(largest, score), falling_);
-        });
   }
 
   /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
   /// steps those are depends on the tile.
-  [[nodiscard]] Vec sums_of(std::size_t g, std::size_t lane, std::size_t column) const {
-    const std::byte* part = part_ + (g * columns_ + column) * kTileBytes + lane * kTileRowBytes;
+  [[nodiscard]] Vec sum_of(std::size_t i, std::size_t lane, std::size_t column) const {
+    const std::byte* part = part_ + (i * columns_ + column) * kTileBytes + lane * kTileRowBytes;
     return V::add(V::load(reinterpret_cast<const float*>(part)), V::zero());
   }
 
-  /// Lets the positions of a unit (a step of a kv head) ask for another one: `unit` counts those of
-  /// the block's keys, behind them those of its values, and behind these the next block's keys.
-  void aim(Range steps, std::size_t unit, std::size_t units) {
-    const std::size_t left = rows_.last() - rows_.base();
-    const std::size_t known = left < kKeyBlock + Keys::kAhead ? left : kKeyBlock + Keys::kAhead;
-    const std::size_t at = unit < units ? unit : unit < 2 * units ? unit - units : unit - 2 * units;
-    const std::size_t first = unit < 2 * units ? steps.begin * kStep : kKeyBlock;
-    const std::size_t position = first + at / tile_.kv_heads * kStep;
-    const std::size_t offset = at % tile_.kv_heads * tile_.kv_head_stride +
-                               (unit >= units && unit < 2 * units ? tile_.value_offset : 0);
-    for (std::size_t i = 0; i < kStep; ++i) {
-      std::size_t j = position + i;
-      j = j < known ? j : known - 1;
-      ahead_[i] = keys_.row[j > block_.begin ? j : block_.begin] + offset;
-    }
-  }
-
-  /// For the line at byte `at` of the rows that were aimed at.
-  inline __attribute__((always_inline)) void ask(std::size_t at) const {
-#pragma GCC unroll 32
-    for (std::size_t i = 0; i < kStep; ++i)
-      __builtin_prefetch(ahead_[i] + at);
-  }
-
   const AttentionTile& tile_;
-  std::size_t dim_;
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   Lanes rows_;
   LaneSums<V> sums_;
-  std::size_t group_count_;
   typename Rows<V>::Falling falling_;  ///< at rate s
   Keys keys_;
-  Range block_{};       ///< what the tile sees of the block
-  std::byte* q_;        // [group][step], B tiles
-  std::byte* scores_;   // [group][position][row] f32
-  std::byte* weights_;  // [group][step of the block], A tiles
-  std::byte* values_;   // [step of the block][column], B tiles
-  std::byte* part_;     // [group][column], C tiles: o
-  std::byte* copies_;   // two tiles of keys
-  float* merged_;       // [row][column][16], O
-  std::size_t units_ahead_ = 0;
-  const std::byte* ahead_[kStep];
+  TileValues<V> values_of_;
+  KeysAhead<V> ahead_;
+  Range block_{};         ///< what the tile sees of the block
+  std::byte* q_;          // [group][step], B tiles
+  std::byte* key_tiles_;  // [16 positions of the block][step], A tiles
+  std::byte* values_;     // [step of the block][column], B tiles
+  std::byte* scores_;     // [side][group of the pair][position][row] f32
+  std::byte* weights_;    // [side][group of the pair][step of the block], A tiles
+  std::byte* part_;       // [group of the pair][column], C tiles: o
+  float* merged_;         // [row][column][16], O
   T tiles_;
+  TileProducts<V, T> products_{tiles_};
 };
 
 }  // namespace tandem::kernels::cpu

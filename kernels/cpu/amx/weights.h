@@ -38,7 +38,9 @@ class TileWeights {
       : sums_(sums), falling_(falling), seen_(seen) {}
 
   /// Tiles of the steps `all`, of which any row sees `some`; `tiles` is that of step 0.
-  [[nodiscard]] Sums make(Range some, Range all, std::byte* tiles) const {
+  template <class Between, class Quarter>
+  [[nodiscard]] Sums make(
+      Range some, Range all, std::byte* tiles, Between between, Quarter quarter) const {
     const Vec lowest = V::broadcast(-__builtin_inff());
     const Vec most = seen_.largest(sums_, some.begin * kStep, some.end * kStep);
     const Vec anchor = V::select_greater(most, lowest, most, V::zero());
@@ -46,7 +48,13 @@ class TileWeights {
     for (std::size_t step = all.begin; step < all.end; ++step) {
       std::byte* tile = tiles + step * kTileBytes;
       if (step >= some.begin && step < some.end) {
-        make_tile(step * kStep, anchor, totals, tile);
+        const std::size_t j = step * kStep;
+        if (j >= seen_.all.begin && j + kStep <= seen_.all.end) {
+          make_tile<true>(j, anchor, totals, tile, quarter);
+        } else {
+          make_tile<false>(j, anchor, totals, tile, quarter);
+        }
+        between();
       } else {
         __builtin_memset(tile, 0, kTileBytes);
       }
@@ -55,32 +63,48 @@ class TileWeights {
   }
 
  private:
+  template <bool kAllSeen>
   [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
-                                                                    Vec anchor) const {
+                                                                    Vec anchor,
+                                                                    const Falling& falling) const {
     const Vec below = V::sub(anchor, V::load(sums_ + j * kLanes));
-    return seen_.hide(Rows<V>::exp2_down(below, falling_), j, V::zero());
+    const Vec weight = Rows<V>::exp2_down(below, falling);
+    return kAllSeen ? weight : seen_.hide(weight, j, V::zero());
   }
 
   /// Of 32 positions from j on; adds to the totals of j % 4.
-  inline __attribute__((always_inline)) void make_tile(std::size_t j,
-                                                       Vec anchor,
-                                                       Vec (&totals)[4],
-                                                       std::byte* tile) const {
+  template <bool kAllSeen, class Quarter>
+  inline __attribute__((always_inline)) void make_tile(
+      std::size_t j, Vec anchor, Vec (&totals)[4], std::byte* tile, Quarter quarter) const {
     alignas(64) std::byte words[kTileBytes];
-    const std::byte* lines[kTileHeight];
-    for (std::size_t i = 0; i < kTileHeight; i += 2) {
-#pragma GCC unroll 2
-      for (std::size_t k = 0; k < 2; ++k) {
-        const std::size_t at = j + 2 * (i + k);
-        const Vec even = weight_of(at, anchor);
-        const Vec odd = weight_of(at + 1, anchor);
-        totals[2 * k] = V::add(totals[2 * k], even);
-        totals[2 * k + 1] = V::add(totals[2 * k + 1], odd);
-        lines[i + k] = words + (i + k) * kTileRowBytes;
-        V::int_store(words + (i + k) * kTileRowBytes, V::half_words_up(even, odd));
-      }
+    const Falling falling = falling_;  // in registers, whatever the others write to memory
+    for (std::size_t i = 0; i < kTileHeight; i += 4) {
+      make_pair<kAllSeen>(j + 2 * i, anchor, falling, totals, words + i * kTileRowBytes);
+      quarter.template operator()<0>();
+      make_pair<kAllSeen>(
+          j + 2 * i + 2, anchor, falling, totals + 2, words + (i + 1) * kTileRowBytes);
+      quarter.template operator()<1>();
+      make_pair<kAllSeen>(j + 2 * i + 4, anchor, falling, totals, words + (i + 2) * kTileRowBytes);
+      quarter.template operator()<2>();
+      make_pair<kAllSeen>(
+          j + 2 * i + 6, anchor, falling, totals + 2, words + (i + 3) * kTileRowBytes);
+      quarter.template operator()<3>();
     }
+    const std::byte* lines[kTileHeight];
+    for (std::size_t i = 0; i < kTileHeight; ++i)
+      lines[i] = words + i * kTileRowBytes;
     V::transpose_words(lines, 0, tile);
+  }
+
+  /// Of two positions, to a word of each row.
+  template <bool kAllSeen>
+  inline __attribute__((always_inline)) void make_pair(
+      std::size_t j, Vec anchor, const Falling& falling, Vec* totals, std::byte* words) const {
+    const Vec even = weight_of<kAllSeen>(j, anchor, falling);
+    const Vec odd = weight_of<kAllSeen>(j + 1, anchor, falling);
+    totals[0] = V::add(totals[0], even);
+    totals[1] = V::add(totals[1], odd);
+    V::int_store(words, V::half_words_up(even, odd));
   }
 
   const float* sums_;

@@ -15,14 +15,13 @@ class LaneRows {
   using Range = typename KeyRows<V>::Range;
 
   static constexpr std::size_t kLanes = 16;
-  static constexpr std::size_t kMaxGroups = 8;
+  static constexpr std::size_t kMaxGroups = 16;
   static constexpr std::size_t kWordBytes = 4;  ///< of a pair of bf16
 
-  /// Up to 16 rows of one kv head, and what they see of the block in progress.
+  /// Up to 16 rows, and what they see of the block in progress.
   struct Group {
     std::size_t row;
     std::size_t rows;
-    std::size_t head;
     Range some;  ///< positions that any row sees
     Range all;   ///< those that every row sees
   };
@@ -48,26 +47,29 @@ class LaneRows {
       const Vec lowest = V::broadcast(-__builtin_inff());
       Vec best[4] = {lowest, lowest, lowest, lowest};
       for (std::size_t j = from; j < to; j += 4) {
+        const bool whole = j >= all.begin && j + 4 <= all.end;
 #pragma GCC unroll 4
-        for (std::size_t i = 0; i < 4; ++i)
-          best[i] = V::max(hide(V::load(values + (j + i) * kLanes), j + i, lowest), best[i]);
+        for (std::size_t i = 0; i < 4; ++i) {
+          const Vec value = V::load(values + (j + i) * kLanes);
+          best[i] = V::max(whole ? value : hide(value, j + i, lowest), best[i]);
+        }
       }
       return V::max(V::max(best[0], best[1]), V::max(best[2], best[3]));
     }
   };
 
-  /// At most kMaxGroups groups.
+  /// Of one token, rows of a kv head are in one group if they fit, and so are those of the next
+  /// ones as far as they do.
   explicit LaneRows(const AttentionTile& tile)
       : tile_(tile), rows_(tile.tokens * tile.kv_heads * tile.heads) {
-    const std::size_t each = tile_.tokens == 1 ? tile_.heads : rows_;
+    std::size_t each = rows_;
+    if (tile.tokens == 1)
+      each = tile.heads > kLanes ? tile.heads : kLanes / tile.heads * tile.heads;
     for (std::size_t row = 0; row < rows_; row += each) {
-      for (std::size_t i = 0; i < each; i += kLanes) {
-        groups_[group_count_++] = {.row = row + i,
-                                   .rows = each - i < kLanes ? each - i : kLanes,
-                                   .head = row / each,
-                                   .some = {},
-                                   .all = {}};
-      }
+      const std::size_t end = row + each < rows_ ? row + each : rows_;
+      for (std::size_t i = row; i < end; i += kLanes)
+        groups_[group_count_++] = {
+            .row = i, .rows = end - i < kLanes ? end - i : kLanes, .some = {}, .all = {}};
     }
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     last_ = 0;
@@ -171,9 +173,11 @@ class LaneRows {
   /// Queries rounded to bf16, [group][pair of dimensions][row], zeros where there is no row and
   /// behind head_dim, up to `words` pairs (a multiple of 16). `room`: 16 * words words.
   void load_queries(std::size_t words, bool negate, std::byte* room, std::byte* to) const {
-    ask_rows();
     const std::size_t heads = tile_.kv_heads * tile_.heads;
+    ask_rows(0, tile_.q, tile_.q_stride);
+    ask_rows(0, tile_.out, tile_.out_stride);
     for (std::size_t g = 0; g < group_count_; ++g) {
+      ask_rows(g + 1, tile_.q, tile_.q_stride);
       const std::byte* lines[kLanes];
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
         std::byte* line = room + lane * words * kWordBytes;
@@ -199,6 +203,7 @@ class LaneRows {
   void write(const float* values, std::size_t columns, const float* sums) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t g = 0; g < group_count_; ++g) {
+      ask_rows(g + 1, tile_.out, tile_.out_stride);
       for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
         const std::size_t row = groups_[g].row + lane;
         Mixed<V>::template scale_row<true>(
@@ -211,14 +216,14 @@ class LaneRows {
   }
 
  private:
-  /// Rows are far from each other: all are asked for at once, and the results' early.
-  void ask_rows() const {
-    const std::size_t count = tile_.kv_heads * tile_.heads * tile_.head_dim;
-    for (std::size_t token = 0; token < tile_.tokens; ++token) {
-      for (std::size_t i = 0; i < count; i += 16) {
-        __builtin_prefetch(tile_.q + token * tile_.q_stride + i);
-        __builtin_prefetch(tile_.out + token * tile_.out_stride + i, 1);
-      }
+  /// Rows are far from each other: those of a group, if there is one, are asked for at once.
+  void ask_rows(std::size_t g, const float* first, std::size_t stride) const {
+    if (g >= group_count_) return;
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    for (std::size_t row = groups_[g].row; row < groups_[g].row + groups_[g].rows; ++row) {
+      const float* from = first + row / heads * stride + row % heads * tile_.head_dim;
+      for (std::size_t i = 0; i < tile_.head_dim; i += 16)
+        __builtin_prefetch(from + i);
     }
   }
 

@@ -1,0 +1,299 @@
+// Attention of one token on AMX tiles (decode): what attention.h computes, read at the speed of
+// memory.
+//
+// Idea: kv heads have few query heads each, but they share the lanes of a group, so that softmax
+// costs the same for eight of them as for one. Queries of a kv head are a B tile as narrow as its
+// heads, and its scores go to its lanes of the group's scores; weighted values are A and C tiles
+// with as many rows as there are heads, so that a C tile waits in a few lines of memory from step
+// to step. Everything is gone through in the order of memory, and KeysAhead asks for it early.
+// Bound: memory.
+#pragma once
+
+#include "kernels/cpu/amx/keys_ahead.h"
+#include "kernels/cpu/amx/tile_values.h"
+#include "kernels/cpu/simd/lane_sums.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V, class T>
+class TokenAttention {
+ public:
+  /// DType::kBf16, one token.
+  static void run(const AttentionTile& tile) {
+    const std::size_t most = most_kv_heads(tile.heads);
+    for (std::size_t head = 0; head < tile.kv_heads; head += most) {
+      AttentionTile part = tile;
+      part.q += head * tile.heads * tile.head_dim;
+      part.out += head * tile.heads * tile.head_dim;
+      part.keys += head * tile.kv_head_stride;
+      part.kv_heads = tile.kv_heads - head < most ? tile.kv_heads - head : most;
+      TokenAttention(part).run_all();
+    }
+  }
+
+ private:
+  using Vec = typename V::Vec;
+  using Keys = KeyRows<V>;
+  using Range = typename Keys::Range;
+  using Weights = TileWeights<V>;
+  using Sums = typename Weights::Sums;
+  using Lanes = LaneRows<V>;
+
+  static constexpr std::size_t kLanes = Weights::kLanes;
+  static constexpr std::size_t kStep = Weights::kStep;
+  static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
+  /// Bytes between asking for keys or values and their use.
+  static constexpr std::size_t kAheadBytes = 64 * 1024;
+
+  static constexpr std::size_t kMaxGroups = 8;
+  static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
+  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys;
+  /// what is merged.
+  static constexpr std::size_t kRoom =
+      kMaxGroups * (kMostSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kMostSteps) +
+      2 * 2 * kMostSteps + kMostSteps + kMaxGroups * 2 * kMostSteps;
+  static_assert(Keys::kPointers * sizeof(void*) + 64 + kRoom * kTileBytes <=
+                    kPackedFloats * sizeof(float),
+                "more than the scratch of a thread");
+
+  /// As many as kMaxGroups groups hold.
+  static std::size_t most_kv_heads(std::size_t heads) {
+    if (heads > kLanes) return kMaxGroups / ((heads + kLanes - 1) / kLanes);
+    return kMaxGroups * (kLanes / heads);
+  }
+
+  explicit TokenAttention(const AttentionTile& tile)
+      : tile_(tile),
+        steps_((tile.head_dim + 31) / 32),
+        columns_(2 * steps_),
+        rows_(tile),
+        sums_(rows_),
+        keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
+        ahead_(tile, rows_.first(), rows_.last()) {
+    // 1 / ln 2
+    const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
+    falling_ = Rows<V>::falling(rate);
+    const std::size_t groups = rows_.group_count();
+    q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
+    scores_ = q_ + groups * steps_ * kTileBytes;
+    weights_ = scores_ + groups * (kKeyBlock / kLanes) * kTileBytes;
+    part_ = weights_ + groups * kBlockSteps * kTileBytes;
+    value_tiles_ = part_ + groups * columns_ * kTileBytes;
+    copy_ = value_tiles_ + 2 * columns_ * kTileBytes;
+    merged_ = reinterpret_cast<float*>(copy_ + steps_ * kTileBytes);
+    height_ = tile.heads < kLanes ? tile.heads : kLanes;
+    slots_ = (tile.heads + kLanes - 1) / kLanes;
+    together_ = kLanes / height_;
+  }
+
+  void run_all() {
+    for (std::size_t bytes = 0; bytes < kAheadBytes; bytes += 16 * 64)
+      ahead_.template ask<16>();
+    rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, part_, q_);
+    const std::size_t last = rows_.last();
+    configure();
+    for (std::size_t base = rows_.first() / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
+      rows_.enter(base);
+      block_ = rows_.block();
+      keys_.find(base, block_.begin, last);
+      score();
+      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+        weigh(g);
+      sum();
+      for (std::size_t g = 0; g < rows_.group_count(); ++g)
+        merge(g);
+    }
+    tiles_.release();
+    rows_.write(merged_, columns_ * kLanes, sums_.sums());
+  }
+
+  /// Scores: C 0, A 4 (keys), B 5 (queries) as narrow as there are heads. Values: C 2 and A 3
+  /// (weights), as high as there are heads, B 6.
+  void configure() {
+    TileConfig config{};
+    config.palette = 1;
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = kTileRowBytes;
+      config.rows[tile] = kTileHeight;
+    }
+    for (const std::size_t tile : {0, 5})
+      config.row_bytes[tile] = static_cast<std::uint16_t>(height_ * sizeof(float));
+    for (const std::size_t tile : {2, 3})
+      config.rows[tile] = static_cast<std::uint8_t>(height_);
+    tiles_.configure(config);
+  }
+
+  /// Where query heads of a kv head are, up to 16.
+  struct Slot {
+    std::size_t group;
+    std::size_t lane;
+  };
+
+  [[nodiscard]] Slot slot(std::size_t head, std::size_t i) const {
+    if (slots_ > 1) return {head * slots_ + i, 0};
+    return {head / together_, head % together_ * height_};
+  }
+
+  /// Scores of the block, [group][position][row], before their scale.
+  void score() {
+    for (std::size_t at = block_.begin / kTileHeight * kTileHeight; at < block_.end;
+         at += kTileHeight) {
+      for (std::size_t head = 0; head < tile_.kv_heads; ++head) {
+        const KeyTile keys = key_tile(at, head);
+        for (std::size_t i = 0; i < slots_; ++i)
+          score_tile(slot(head, i), at, keys, i == 0);
+      }
+    }
+  }
+
+  struct KeyTile {
+    const std::byte* from;
+    std::size_t stride;
+  };
+
+  /// 16 keys from `position` on: where they are if one page holds them, or a copy, zeros for
+  /// positions that nobody sees.
+  KeyTile key_tile(std::size_t position, std::size_t head) {
+    const std::size_t offset = head * tile_.kv_head_stride;
+    const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
+                       (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
+    if (whole && tile_.head_dim % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
+    const std::size_t line = steps_ * kTileRowBytes;
+    for (std::size_t i = 0; i < kTileHeight; ++i) {
+      const std::size_t j = position + i;
+      std::byte* to = copy_ + i * line;
+      const bool seen = j >= block_.begin && j < block_.end;
+      const std::size_t bytes = seen ? tile_.head_dim * 2 : 0;
+      if (seen) __builtin_memcpy(to, keys_.row[j] + offset, bytes);
+      __builtin_memset(to + bytes, 0, line - bytes);
+    }
+    return {copy_, line};
+  }
+
+  void score_tile(Slot slot, std::size_t position, KeyTile keys, bool asks) {
+    const std::byte* q = q_ + slot.group * steps_ * kTileBytes + slot.lane * sizeof(float);
+    tiles_.template zero<0>();
+    for (std::size_t step = 0; step < steps_; ++step) {
+      if (asks) ahead_.template ask<kTileHeight>();
+      tiles_.template load<4>(keys.from + step * kTileRowBytes, keys.stride);
+      tiles_.template load<5>(q + step * kTileBytes, kTileRowBytes);
+      tiles_.template multiply_bf16<0, 4, 5>();
+    }
+    std::byte* to = scores_ + (slot.group * kKeyBlock + position) * kTileRowBytes;
+    tiles_.template store<0>(to + slot.lane * sizeof(float), kTileRowBytes);
+  }
+
+  /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum. Memory
+  /// has something to do meanwhile: for that much the first values ask for nothing.
+  void weigh(std::size_t g) {
+    const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
+                          falling_,
+                          rows_.seen_by(g));
+    const Range steps = Weights::steps_of(block_);
+    const Sums sums = weights.make(
+        steps,
+        steps,
+        weights_ + g * kBlockSteps * kTileBytes,
+        [&] { ahead_.template ask<16>(); },
+        []<int>() {});
+    sums_.note(g, sums.max, sums.sum);
+  }
+
+  /// Weighted values, head by head over each step. The products of a step come after the next one's
+  /// values: the tile unit can not read what was just stored.
+  void sum() {
+    const Range steps = Weights::steps_of(block_);
+    const std::size_t tiles = columns_ * kTileBytes;
+    std::size_t unit = 0;
+    for (std::size_t step = steps.begin; step < steps.end; ++step) {
+      for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
+        const TileValues<V> values(
+            keys_, tile_.head_dim, head * tile_.kv_head_stride + tile_.value_offset);
+        const bool asks = unit >= rows_.group_count();
+        values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
+          if (!asks) return;
+          for (std::size_t i = 0; i < steps_; ++i)
+            ahead_.template ask<4>();
+        });
+        if (unit > 0) sum_before(steps, unit - 1, asks);
+      }
+    }
+    sum_before(steps, unit - 1, false);
+  }
+
+  void sum_before(Range steps, std::size_t unit, bool asks) {
+    const std::size_t step = steps.begin + unit / tile_.kv_heads;
+    const std::size_t head = unit % tile_.kv_heads;
+    const std::byte* values = value_tiles_ + unit % 2 * columns_ * kTileBytes;
+    for (std::size_t i = 0; i < slots_; ++i) {
+      if (step == steps.begin) {
+        sum_step<true>(head * slots_ + i, slot(head, i), step, values, asks && i == 0);
+      } else {
+        sum_step<false>(head * slots_ + i, slot(head, i), step, values, asks && i == 0);
+      }
+    }
+  }
+
+  template <bool kFirst>
+  void sum_step(
+      std::size_t index, Slot slot, std::size_t step, const std::byte* values, bool asks) {
+    const std::size_t line = height_ * kTileRowBytes;
+    std::byte* part = part_ + index * columns_ * line;
+    tiles_.template load<3>(
+        weights_ + (slot.group * kBlockSteps + step) * kTileBytes + slot.lane * kTileRowBytes,
+        kTileRowBytes);
+    for (std::size_t column = 0; column < columns_; ++column, part += line) {
+      if constexpr (kFirst) {
+        tiles_.template zero<2>();
+      } else {
+        tiles_.template load<2>(part, kTileRowBytes);
+      }
+      if (asks) ahead_.template ask<8>();
+      tiles_.template load<6>(values + column * kTileBytes, kTileRowBytes);
+      tiles_.template multiply_bf16<2, 3, 6>();
+      tiles_.template store<2>(part, kTileRowBytes);
+    }
+  }
+
+  void merge(std::size_t g) {
+    sums_.merge(
+        g,
+        columns_,
+        merged_,
+        [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
+        [&](Vec score, Vec largest) {
+          return Rows<V>::exp2_down(V::sub(largest, score), falling_);
+        });
+  }
+
+  /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
+  /// steps those are depends on the tile.
+  [[nodiscard]] Vec sums_of(std::size_t g, std::size_t lane, std::size_t column) const {
+    const std::size_t first = slots_ > 1 ? g : g * together_ + lane / height_;
+    const std::size_t line = (first * columns_ + column) * height_ + lane % height_;
+    return V::add(V::load(reinterpret_cast<const float*>(part_ + line * kTileRowBytes)), V::zero());
+  }
+
+  const AttentionTile& tile_;
+  std::size_t steps_;    ///< of 32 dimensions
+  std::size_t columns_;  ///< of 16 dimensions
+  Lanes rows_;
+  LaneSums<V> sums_;
+  typename Rows<V>::Falling falling_;  ///< at the rate of attention.h
+  Keys keys_;
+  KeysAhead<V> ahead_;
+  std::size_t height_;      ///< query heads of a kv head in one group
+  std::size_t slots_;       ///< groups that a kv head takes
+  std::size_t together_;    ///< kv heads that share a group
+  Range block_{};           ///< what the token sees of the block
+  std::byte* q_;            // [group][step], B tiles
+  std::byte* scores_;       // [group][position][row] f32
+  std::byte* weights_;      // [group][step of the block], A tiles
+  std::byte* part_;         // [kv head][column][height], C tiles: o
+  std::byte* value_tiles_;  // of two steps, [column], B tiles
+  std::byte* copy_;         // a tile of keys
+  float* merged_;           // [row][column][16], O
+  T tiles_;
+};
+
+}  // namespace tandem::kernels::cpu
