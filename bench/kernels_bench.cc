@@ -309,7 +309,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "kernels_bench: %s\n", reason.c_str());
     return 3;
   }
-  ThreadPool pool(flags.threads);
+  // As a worker has it.
+  ThreadPool pool(flags.threads,
+                  tandem::kernels::thread_places(flags.threads, tandem::kernels::allowed_cpus()));
   use_cpu_time = pool.thread_count() == 1;
   Setup setup{.backend = *backend, .pool = pool, .budget_s = flags.budget_s, .limits = {}};
   setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s);

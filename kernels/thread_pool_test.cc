@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
+#include <vector>
 
 namespace tandem::kernels {
 namespace {
@@ -43,6 +47,30 @@ TEST(ThreadPool, LateWorkersFindNothing) {
     total -= sum;
   }
   EXPECT_EQ(total, 0U);
+}
+
+// Workers that went to sleep come back for a job that needs two threads at once, and a caller that
+// went to sleep for the end of the last task comes back too. Many times, since a call that is lost
+// is lost at one moment only.
+TEST(ThreadPool, SleepersAreWoken) {
+  using Clock = std::chrono::steady_clock;
+  ThreadPool pool(2);
+  if (pool.thread_count() < 2) GTEST_SKIP() << "the system refused a thread";
+  for (int round = 0; round < 50; ++round) {
+    // Around the time that waiting actively ends.
+    std::this_thread::sleep_for(std::chrono::microseconds(80 + round * 2));
+    std::atomic<int> arrived{0};
+    std::atomic<bool> alone{false};
+    pool.parallel_for(2, [&](std::size_t, std::size_t worker) {
+      ++arrived;
+      const auto end = Clock::now() + std::chrono::seconds(20);
+      while (arrived < 2 && Clock::now() < end)
+        std::this_thread::yield();
+      if (arrived < 2) alone = true;
+      if (worker != 0) std::this_thread::sleep_for(std::chrono::microseconds(80 + round * 2));
+    });
+    ASSERT_FALSE(alone) << "round " << round;
+  }
 }
 
 TEST(ThreadPool, ScratchIsAlignedAndApart) {

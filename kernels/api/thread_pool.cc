@@ -18,6 +18,10 @@ constexpr std::chrono::microseconds kSpin{100};
 // A look at the clock takes as long as one pause or less.
 constexpr int kPausesPerLook = 32;
 constexpr std::align_val_t kScratchAlignment{64};
+// Of a ticket; the rest is the job's number.
+constexpr int kTaskBits = 32;
+// A task that no job has.
+constexpr std::uint64_t kClosed = 0xFFFFFFFFU;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -68,6 +72,8 @@ ThreadPool::ThreadPool(std::size_t threads, std::span<const CpuList> places) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
+  // A job without tasks.
+  ticket_.store((((ticket_.load() >> kTaskBits) + 1) << kTaskBits) | kClosed);
   wake_.fetch_add(1);
   wake_.notify_all();
   for (std::thread& worker : workers_)
@@ -90,26 +96,35 @@ void ThreadPool::run(std::size_t tasks, TaskFn fn, void* context) {
   }
   // The finished job's ticket is closed first: a worker that still holds it and already sees the
   // new (larger) task count would otherwise claim a task that is none, and done_ would overshoot.
-  const std::uint64_t job = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  ticket_.store(((job - 1) << 32) | 0xFFFFFFFFU, std::memory_order_relaxed);
+  // All of these lie in one line, for which workers wait: it goes to them once.
+  const std::uint64_t job = (ticket_.load(std::memory_order_relaxed) >> kTaskBits) + 1;
+  const std::uint32_t done_at =
+      done_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(tasks);
+  ticket_.store(((job - 1) << kTaskBits) | kClosed, std::memory_order_relaxed);
   fn_.store(fn, std::memory_order_release);
   context_.store(context, std::memory_order_release);
   tasks_.store(static_cast<std::uint32_t>(tasks), std::memory_order_release);
-  done_.store(0, std::memory_order_relaxed);
-  ticket_.store(job << 32, std::memory_order_release);
-  // A worker counts itself as a sleeper before it looks at wake_ for the last time, and here wake_
-  // changes before sleepers_ is read: one of the two sees the other (both sequentially consistent).
+  done_at_.store(done_at, std::memory_order_release);
+  // The first task is the caller's: to claim it would take the line away from workers again.
+  ticket_.store((job << kTaskBits) | 1, std::memory_order_release);
+  // A worker counts itself as a sleeper before it looks at wake_ and then at ticket_ for the last
+  // time, and here ticket_ and wake_ change before sleepers_ is read: one of the two sees the other
+  // (both sequentially consistent).
   wake_.fetch_add(1);
   if (sleepers_.load() != 0) wake_.notify_all();
 
-  work(0);
-  if (spin_until([&] { return done_.load(std::memory_order_acquire) == tasks; })) return;
-  for (std::uint32_t done = done_.load(); done != tasks; done = done_.load())
+  fn(context, 0, 0);
+  std::uint32_t own = 1;
+  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (; run_task(ticket, 0); ticket = ticket_.load(std::memory_order_acquire))
+    ++own;
+  if (done_.fetch_add(own) + own == done_at) return;
+  if (spin_until([&] { return done_.load(std::memory_order_acquire) == done_at; })) return;
+  for (std::uint32_t done = done_.load(); done != done_at; done = done_.load())
     done_.wait(done);
 }
 
-void ThreadPool::work(std::size_t worker) {
-  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+bool ThreadPool::run_task(std::uint64_t& ticket, std::size_t worker) {
   while (true) {
     // These belong to the ticket's job if the exchange below succeeds: the next job is set up only
     // after every task of this one is done, and the exchange proves that one was not even claimed.
@@ -119,28 +134,34 @@ void ThreadPool::work(std::size_t worker) {
     void* const context = context_.load(std::memory_order_acquire);
     const std::uint32_t tasks = tasks_.load(std::memory_order_acquire);
     const auto task = static_cast<std::uint32_t>(ticket);
-    if (task >= tasks) return;
+    if (task >= tasks) return false;
     if (!ticket_.compare_exchange_weak(
             ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
     fn(context, task, worker);
-    if (done_.fetch_add(1) + 1 == tasks) done_.notify_all();
-    ticket = ticket_.load(std::memory_order_acquire);
+    return true;
   }
 }
 
 void ThreadPool::worker_main(std::size_t worker) {
-  std::uint32_t seen = 0;
   while (!stop_.load()) {
-    work(worker);
-    const bool woken = spin_until([&] { return wake_.load(std::memory_order_relaxed) != seen; });
-    if (!woken && wake_.load() == seen) {
-      sleepers_.fetch_add(1);
-      wake_.wait(seen);
-      sleepers_.fetch_sub(1);
+    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (run_task(ticket, worker)) {
+      // Of this job, which is not over yet.
+      const std::uint32_t done_at = done_at_.load(std::memory_order_relaxed);
+      if (done_.fetch_add(1) + 1 == done_at) done_.notify_all();
+      ticket = ticket_.load(std::memory_order_acquire);
     }
-    seen = wake_.load();
+    const std::uint64_t job = ticket >> kTaskBits;
+    const auto is_over = [&] {
+      return ticket_.load(std::memory_order_acquire) >> kTaskBits != job;
+    };
+    if (spin_until(is_over)) continue;
+    sleepers_.fetch_add(1);
+    const std::uint32_t seen = wake_.load();
+    if (!is_over()) wake_.wait(seen);
+    sleepers_.fetch_sub(1);
   }
 }
 

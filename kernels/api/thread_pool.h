@@ -70,8 +70,9 @@ class ThreadPool {
 
   void run(std::size_t tasks, TaskFn fn, void* context);
   void worker_main(std::size_t worker);
-  /// Claims and runs tasks of the job that `ticket` names until none is left.
-  void work(std::size_t worker);
+  /// Claims a task of the job that `ticket` names, which was read from ticket_, and runs it. False
+  /// where none is left; `ticket` is what was read last.
+  bool run_task(std::uint64_t& ticket, std::size_t worker);
 
   struct FreeScratch {
     void operator()(std::byte* memory) const;
@@ -82,6 +83,8 @@ class ThreadPool {
   std::atomic<TaskFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<std::uint32_t> tasks_{0};
+  std::atomic<std::uint32_t> done_at_{0};  ///< done_ when the job is over
+  /// Tasks of all jobs, modulo 2^32: not to be reset, which would mean waiting for the line.
   alignas(64) std::atomic<std::uint32_t> done_{0};
   alignas(64) std::atomic<std::uint32_t> wake_{0};
   std::atomic<std::uint32_t> sleepers_{0};

@@ -17,24 +17,48 @@ std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
 }
 
-// A token's heads of K and V into its slot.
-void write_token(const cpu::Kernels& kernels,
-                 const float* k,
-                 const float* v,
-                 const RaggedTokens& batch,
-                 std::size_t token,
-                 const KvLayer& kv) {
+// Where K and V of a token lie.
+struct Slot {
+  std::byte* k;  ///< of its first head; V lies value_offset bytes behind
+  std::size_t value_offset;
+  std::size_t head_stride;
+  std::size_t row_bytes;
+};
+
+Slot slot_of(const RaggedTokens& batch, std::size_t token, const KvLayer& kv) {
   const SequencePages& sequence = batch.sequences[batch.sequence[token]];
   const auto position = static_cast<std::size_t>(batch.position[token]);
   const auto page = static_cast<std::size_t>(sequence.pages[position / kv.page_size]);
   const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+  return {
+      .k = kv_head_base(kv, 0) + page * kv.page_stride_bytes + position % kv.page_size * row_bytes,
+      .value_offset = kv.layer_bytes() / 2,
+      .head_stride = kv.page_size * row_bytes,
+      .row_bytes = row_bytes};
+}
+
+// A token's heads of K and V into its slot.
+void write_token(const cpu::Kernels& kernels,
+                 const float* k,
+                 const float* v,
+                 const Slot& slot,
+                 const KvLayer& kv) {
   for (std::size_t head = 0; head < kv.kv_heads; ++head) {
-    std::byte* row =
-        kv_head_base(kv, head) + page * kv.page_stride_bytes + position % kv.page_size * row_bytes;
+    std::byte* row = slot.k + head * slot.head_stride;
     kernels.narrow_row(k + head * kv.head_dim, kv.dtype, row, kv.head_dim);
-    kernels.narrow_row(v + head * kv.head_dim, kv.dtype, row + kv.layer_bytes() / 2, kv.head_dim);
+    kernels.narrow_row(v + head * kv.head_dim, kv.dtype, row + slot.value_offset, kv.head_dim);
   }
 }
+
+void ask_for(const void* from, std::size_t bytes) {
+  const auto* lines = static_cast<const std::byte*>(from);
+  for (std::size_t at = 0; at < bytes; at += 64)
+    __builtin_prefetch(lines + at);
+}
+
+// How far ahead of their turn heads are asked for: hardware alone follows no further than to the
+// end of a page of 4 KiB.
+constexpr std::size_t kHeadsAheadBytes = 4096;
 
 // Tasks of another worker's share from which on some of it is taken, where whoever takes it may
 // have to pack its rows first.
@@ -339,9 +363,12 @@ void CpuBackend::gated_columns(const GatedLinearArgs& args,
 }
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
+  const std::size_t x_stride = stride_or(args.x_stride, args.dim);
   cpu::for_rows(pool, args.rows, args.dim, [&](std::size_t row) {
+    const float* x = args.x + row * x_stride;
     kernels_.norm_row(
-        {.x = args.x + row * stride_or(args.x_stride, args.dim),
+        {.x = x,
+         .next = row + 1 < args.rows ? x + x_stride : nullptr,
          .residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim,
          .weight = args.weight,
          .y = args.y + row * stride_or(args.y_stride, args.dim),
@@ -356,6 +383,7 @@ void CpuBackend::head_norm(const HeadNormArgs& args, ThreadPool& pool) const {
     for (std::size_t head = 0; head < args.heads; ++head) {
       float* x = args.x + token * stride_or(args.x_stride, dense) + head * args.head_dim;
       kernels_.norm_row({.x = x,
+                         .next = nullptr,
                          .residual = nullptr,
                          .weight = args.weight,
                          .y = x,
@@ -397,8 +425,7 @@ void CpuBackend::write_kv(const WriteKvArgs& args, ThreadPool& pool) const {
     write_token(kernels_,
                 args.k + token * stride_or(args.k_stride, dense),
                 args.v + token * stride_or(args.v_stride, dense),
-                args.batch,
-                token,
+                slot_of(args.batch, token, args.kv),
                 args.kv);
   });
 }
@@ -408,19 +435,36 @@ void CpuBackend::prepare_heads(const PrepareHeadsArgs& args, ThreadPool& pool) c
   const std::size_t touched = (args.heads + 2 * args.kv.kv_heads) * dim;
   cpu::for_rows(pool, args.batch.tokens, touched, [&](std::size_t token) {
     const std::size_t row = static_cast<std::size_t>(args.batch.position[token]) * (dim / 2);
+    const auto ask_ahead = [&](const float* x) {
+      ask_for(reinterpret_cast<const std::byte*>(x) + kHeadsAheadBytes, dim * sizeof(float));
+    };
     const auto rotate = [&](float* x, const float* norm, std::size_t heads) {
       for (std::size_t head = 0; head < heads; ++head, x += dim) {
+        ask_ahead(x);
         if (norm != nullptr) {
-          kernels_.norm_row(
-              {.x = x, .residual = nullptr, .weight = norm, .y = x, .dim = dim, .eps = args.eps});
+          kernels_.norm_row({.x = x,
+                             .next = nullptr,
+                             .residual = nullptr,
+                             .weight = norm,
+                             .y = x,
+                             .dim = dim,
+                             .eps = args.eps});
         }
         kernels_.rope_head({.x = x, .cos = args.cos + row, .sin = args.sin + row, .half = dim / 2});
       }
     };
     float* k = args.k + token * args.stride;
+    const float* v = args.v + token * args.stride;
+    const Slot slot = slot_of(args.batch, token, args.kv);
     rotate(args.q + token * args.stride, args.q_norm, args.heads);
+    for (std::size_t head = 0; head < args.kv.kv_heads; ++head) {
+      const std::byte* to = slot.k + head * slot.head_stride;
+      ask_for(to, slot.row_bytes);
+      ask_for(to + slot.value_offset, slot.row_bytes);
+      ask_ahead(v + head * dim);
+    }
     rotate(k, args.k_norm, args.kv.kv_heads);
-    write_token(kernels_, k, args.v + token * args.stride, args.batch, token, args.kv);
+    write_token(kernels_, k, v, slot, args.kv);
   });
 }
 

@@ -79,12 +79,20 @@ struct Logits {
     float lane[kLogitBlock];
   };
 
+  /// Floats between asking for a line and its use: hardware alone follows no further than to the
+  /// end of a page of 4 KiB.
+  static constexpr std::size_t kAhead = 1024;
+
   static bool block_maxima(const float* values, std::size_t count, float* maxima) {
     const std::size_t whole = count / kLogitBlock;
     const std::size_t rest = count % kLogitBlock;
     Ints bad = {};
-    for (std::size_t b = 0; b < whole; ++b)
-      maxima[b] = block_maximum(values + b * kLogitBlock, &bad);
+    for (std::size_t b = 0; b < whole; ++b) {
+      const float* block = values + b * kLogitBlock;
+      for (std::size_t i = 0; i < kLogitBlock; i += 16)
+        __builtin_prefetch(block + kAhead + i);
+      maxima[b] = block_maximum(block, &bad);
+    }
     if (rest > 0) {
       const Padded last(values + whole * kLogitBlock, rest);
       maxima[whole] = block_maximum(last.lane, &bad);

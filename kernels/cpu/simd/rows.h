@@ -145,11 +145,20 @@ struct Rows {
       V::store(values + i, V::add(V::load(values + i), V::zero()));
   }
 
+  /// What is read or written after a row of x: asked for line by line while x is read. Null where
+  /// there is nothing to ask for.
+  struct Later {
+    const float* next;  ///< row of x
+    const float* y;     ///< whose lines would else be waited for when they are written
+  };
+
   /// Four chains of squares (vectors i, i+4, ... each), so that the sum is not bound by latency.
-  static float square_sum(const float* x, std::size_t dim) {
+  static float square_sum(const float* x, std::size_t dim, const Later& later) {
     Vec sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
     std::size_t i = 0;
     for (; i + 16 <= dim; i += 16) {
+      if (later.next != nullptr) __builtin_prefetch(later.next + i);
+      if (later.y != nullptr) __builtin_prefetch(later.y + i, 1);
       const Vec v = V::load(x + i);
       Vec& sum = sums[(i / 16) % 4];
       sum = V::fma(v, v, sum);
@@ -173,7 +182,8 @@ struct Rows {
         row.residual[i] = row.residual[i] + x[i];
       x = row.residual;
     }
-    const float mean = square_sum(x, row.dim) / static_cast<float>(row.dim);
+    const Later later = {.next = row.next, .y = row.y == row.x ? nullptr : row.y};
+    const float mean = square_sum(x, row.dim, later) / static_cast<float>(row.dim);
     const Vec inverse = V::broadcast(1.0F / __builtin_sqrtf(mean + row.eps));
     std::size_t i = 0;
     for (; i + 16 <= row.dim; i += 16) {

@@ -65,7 +65,8 @@ struct LinearBlock {
 
 struct NormRow {
   const float* x;
-  float* residual;  ///< or null
+  const float* next;  ///< x of the row that comes then, which is asked for; or null
+  float* residual;    ///< or null
   const float* weight;
   float* y;
   std::size_t dim;
