@@ -1,11 +1,11 @@
-// Kinds of weights on AMX tiles (tiles.h), and which weights go there.
+// Kinds of weights on AMX tiles (tiles.h, made.h), and which weights go there.
 //
-// A kind packs rows of x, names the product, and makes outputs of sums. kMakesTiles: its panels are
-// smaller than B tiles, which are made of them; kGroupSteps: so many steps along k have sums of
-// their own, which are joined to totals.
+// A kind packs rows of x, names the product, and makes outputs of sums. Those of made.h make B
+// tiles of their panels; kGrouped: kGroupSteps steps along k have sums of their own, which are
+// joined to totals.
 #pragma once
 
-#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/amx/made.h"
 
 namespace tandem::kernels::cpu {
 
@@ -14,8 +14,6 @@ namespace tandem::kernels::cpu {
 /// subnormals count as zero).
 template <class V, class T>
 struct Bf16Kind {
-  static constexpr bool kMakesTiles = false;
-  static constexpr std::size_t kGroupSteps = 0;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kHeaderBytes = 0;
 
@@ -50,8 +48,6 @@ struct Bf16Kind {
 /// outputs are scaled as Int8DynamicTile does.
 template <class V, class T>
 struct Int8DynamicKind {
-  static constexpr bool kMakesTiles = false;
-  static constexpr std::size_t kGroupSteps = 0;
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kHeaderBytes = kInt8HeaderBytes;
 
@@ -93,30 +89,29 @@ struct Int8DynamicKind {
 /// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
 template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
-  static constexpr bool kMakesTiles = true;
-  static constexpr std::size_t kWordsPerStep = Bf16Kind<V, T>::kStepK / 4;
+  static constexpr bool kGrouped = false;
+  /// Bytes that a B tile is made of.
+  static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
 
-  static const std::byte* weights(const LinearBlock& block, std::size_t panel, std::size_t step) {
-    return block.weight + panel * block.panel_bytes + kInt8HeaderBytes + step * kWordsPerStep * 64;
+  /// Bytes from a panel's beginning to a step.
+  static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
+
+  /// A B tile; asks for kMadeOf bytes at `ahead`.
+  static inline __attribute__((always_inline)) void make(const std::byte* from,
+                                                         const std::byte* ahead,
+                                                         std::byte* to) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < kMadeOf; i += 64) {
+      __builtin_prefetch(ahead + i);
+      make_four(from + i, to + 2 * i);
+    }
   }
 
-  static constexpr std::size_t lines(std::size_t steps) { return steps * kWordsPerStep; }
-
-  /// As Int4Kind::make.
-  static void make(const std::byte* from, std::size_t count, std::size_t ahead, std::byte* to) {
-    for (std::size_t i = 0; i < count; i += 4) {
-      __builtin_prefetch(from + ahead);
-      typename V::Int rows[2];
-      V::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
-      V::int_store(to, rows[0]);
-      V::int_store(to + 64, rows[1]);
-      from += 64;
-      to += 128;
-    }
-    for (std::size_t i = (count + 3) / 4; i % kWordsPerStep != 0; ++i) {
-      __builtin_memset(to, 0, 128);
-      to += 128;
-    }
+  /// The last one: zeros behind `count` k.
+  static void make_last(const std::byte* from, std::size_t count, std::byte* to) {
+    __builtin_memset(to, 0, kTileBytes);
+    for (std::size_t i = 0; i < count; i += 4)
+      make_four(from + i * kPanel, to + 2 * i * kPanel);
   }
 
   static typename V::Vec outputs(const LinearBlock& block,
@@ -125,6 +120,15 @@ struct Int8Kind : Bf16Kind<V, T> {
                                  const std::byte* c) {
     const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
     return V::mul(V::load(reinterpret_cast<const float*>(c)), V::load(scale));
+  }
+
+ private:
+  static inline __attribute__((always_inline)) void make_four(const std::byte* from,
+                                                              std::byte* to) {
+    typename V::Int rows[2];
+    V::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
+    V::int_store(to, rows[0]);
+    V::int_store(to + 64, rows[1]);
   }
 };
 
@@ -136,13 +140,13 @@ template <class V, class T>
 struct Int4Kind {
   using Vec = typename V::Vec;
 
-  static constexpr bool kMakesTiles = true;
+  static constexpr bool kGrouped = true;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
+  static constexpr std::size_t kMadeOf = kStepK * kPanel / 2;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     const float* x = Linear<V>::x_row(block, row);
-    float* sums = x_sums(block, row);
     Vec sum = V::zero();
     for (std::size_t step = 0; step < steps; ++step) {
       std::byte* line = to.at(step);
@@ -152,7 +156,7 @@ struct Int4Kind {
         sum = V::add(sum, V::load_bf16(line + half * 32));
       }
       if ((step + 1) % kGroupSteps != 0 && step + 1 != steps) continue;
-      sums[step / kGroupSteps] = V::sum(sum);
+      *x_sums(block, row, step / kGroupSteps) = V::sum(sum);
       sum = V::zero();
     }
   }
@@ -164,57 +168,99 @@ struct Int4Kind {
     tiles.template multiply_bf16<C, A, B>();
   }
 
-  /// The group that begins at a step.
-  static const std::byte* weights(const LinearBlock& block, std::size_t panel, std::size_t step) {
-    return block.weight + panel * block.panel_bytes + step / kGroupSteps * kInt4GroupBytes;
+  /// As of Int8Kind.
+  static constexpr std::size_t at(std::size_t step) {
+    return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
   }
 
-  static constexpr std::size_t lines(std::size_t steps) {
-    return steps / kGroupSteps * (kInt4GroupBytes / 64);
-  }
-
-  /// B tiles of `count` k, zeros up to a whole one. Asks for what lies `ahead` bytes on.
-  static void make(const std::byte* from, std::size_t count, std::size_t ahead, std::byte* to) {
-    for (std::size_t i = 0; i < count; i += 8) {
-      if (i % kInt4Group == 0) {
-        __builtin_prefetch(from + ahead);
-        from += kInt4HeaderBytes;
-      }
-      __builtin_prefetch(from + ahead);
-      const typename V::Int raw = V::int_load(from);
-      V::int_store(to, V::template nibble_pair<0>(raw));
-      V::int_store(to + 64, V::template nibble_pair<1>(raw));
-      V::int_store(to + 128, V::template nibble_pair<2>(raw));
-      V::int_store(to + 192, V::template nibble_pair<3>(raw));
-      from += 64;
-      to += 256;
-    }
-    for (std::size_t i = (count + 7) / 8; i % 4 != 0; ++i) {
-      __builtin_memset(to, 0, 256);
-      to += 256;
+  static inline __attribute__((always_inline)) void make(const std::byte* from,
+                                                         const std::byte* ahead,
+                                                         std::byte* to) {
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kMadeOf; i += 64) {
+      __builtin_prefetch(ahead + i);
+      make_eight(from + i, to + 4 * i);
     }
   }
 
-  /// `sums` and `totals` are tiles of [row][16 outputs].
-  static void fold(const LinearBlock& block,
-                   const TileGroup& at,
-                   const float* sums,
-                   float* totals) {
+  static void make_last(const std::byte* from, std::size_t count, std::byte* to) {
+    __builtin_memset(to, 0, kTileBytes);
+    for (std::size_t i = 0; i < count; i += 8)
+      make_eight(from + i * kPanel / 2, to + 2 * i * kPanel);
+  }
+
+  /// Of a group and a panel.
+  struct Affine {
     Vec scale;
     Vec zero;
-    V::load_pairs(weights(block, at.panel, at.group * kGroupSteps), &scale, &zero);
-    for (std::size_t r = 0; r < at.rows; ++r) {
-      const Vec total = at.group == 0 ? V::zero() : V::load(totals + r * kPanel);
-      const Vec scaled = V::fma(V::load(sums + r * kPanel), scale, total);
-      const Vec x_sum = V::broadcast(x_sums(block, at.row + r)[at.group]);
-      V::store(totals + r * kPanel, V::fma(x_sum, zero, scaled));
+  };
+
+  static Affine affine(const LinearBlock& block, std::size_t panel, std::size_t group) {
+    Affine affine;
+    V::load_pairs(block.weight + panel * block.panel_bytes + group * kInt4GroupBytes,
+                  &affine.scale,
+                  &affine.zero);
+    return affine;
+  }
+
+  /// Joins R rows' sums of a group to their totals, of which the first group makes some.
+  template <std::size_t R, bool First>
+  static inline __attribute__((always_inline)) void join(const Affine& affine,
+                                                         const float* x_sum,
+                                                         const float* sum,
+                                                         float* total) {
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < R; ++r) {
+      const Vec old = First ? V::zero() : V::load(total + r * kPanel);
+      const Vec scaled = V::fma(V::load(sum + r * kPanel), affine.scale, old);
+      V::store(total + r * kPanel, V::fma(V::broadcast(x_sum[r]), affine.zero, scaled));
     }
+  }
+
+  /// The same for any rows, in tiles of [row][16 outputs].
+  static inline __attribute__((always_inline)) void fold(const LinearBlock& block,
+                                                         const TileGroup& at,
+                                                         const std::byte* sums,
+                                                         std::byte* totals) {
+    const Affine group = affine(block, at.panel, at.group);
+    const auto* sum = reinterpret_cast<const float*>(sums);
+    auto* total = reinterpret_cast<float*>(totals);
+    const float* x_sum = x_sums(block, at.row, at.group);
+    if (at.group == 0) {
+      for (std::size_t r = 0; r < at.rows; ++r)
+        join<1, true>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
+      return;
+    }
+    std::size_t r = 0;
+    for (; r + 4 <= at.rows; r += 4)
+      join<4, false>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
+    for (; r < at.rows; ++r)
+      join<1, false>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
+  }
+
+  /// A total is an output.
+  static Vec outputs(const LinearBlock& /*block*/,
+                     std::size_t /*row*/,
+                     std::size_t /*panel*/,
+                     const std::byte* total) {
+    return V::load(reinterpret_cast<const float*>(total));
+  }
+
+  /// The sums of rounded x: [tile of rows][group][row].
+  static float* x_sums(const LinearBlock& block, std::size_t row, std::size_t group) {
+    const std::size_t height = block.rows < kTileHeight ? block.rows : kTileHeight;
+    const std::size_t tile = row / kTileHeight * Int4Tile<V>::group_count(block) + group;
+    return row_floats(block) + tile * height + row % kTileHeight;
   }
 
  private:
-  /// Of each group of a row, the sum of its rounded x.
-  static float* x_sums(const LinearBlock& block, std::size_t row) {
-    return row_floats(block) + row * Int4Tile<V>::group_count(block);
+  static inline __attribute__((always_inline)) void make_eight(const std::byte* from,
+                                                               std::byte* to) {
+    const typename V::Int raw = V::int_load(from);
+    V::int_store(to, V::template nibble_pair<0>(raw));
+    V::int_store(to + 64, V::template nibble_pair<1>(raw));
+    V::int_store(to + 128, V::template nibble_pair<2>(raw));
+    V::int_store(to + 192, V::template nibble_pair<3>(raw));
   }
 };
 
@@ -237,11 +283,11 @@ struct AmxLinear {
       return true;
     }
     if (block.scheme == WeightScheme::kInt8) {
-      TileLinear<V, T, Int8Kind>::run(block);
+      MadeTiles<V, T, Int8Kind>::run(block);
       return true;
     }
     if (block.scheme == WeightScheme::kInt4Group128) {
-      TileLinear<V, T, Int4Kind>::run(block);
+      MadeTiles<V, T, Int4Kind>::run(block);
       return true;
     }
     return false;

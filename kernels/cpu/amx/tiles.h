@@ -1,15 +1,14 @@
-// Y = X W^T on AMX tiles: the walk over rows, panels and k that every kind of weight shares.
+// Y = X W^T on AMX tiles, of weights whose panels are B tiles in memory; others are in made.h.
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
 // A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
 // products for four loads; up to 16 rows take four panels instead. With many rows k is cut, so that
 // the B tiles of a cut stay in the first level of caches while all rows go by, and sums wait in
 // memory from cut to cut, as they are. A C tile becomes outputs only after the products of the next
-// one are under way: the tile unit works meanwhile. Weights that are no B tiles in memory become
-// some a cut at a time, one cut before they are needed.
+// one are under way: the tile unit works meanwhile.
 //
-// Order of sums of one output: that of the tile unit over k (of W for quantised weights), whatever
-// the rows, since rows of a tile do not meet. Bound: few rows read the weight once, at memory
+// Order of sums of one output: that of the tile unit over k, whatever the rows, since rows of a
+// tile do not meet. Bound: few rows read the weight once, at memory
 // bandwidth (a product of 16 cycles eats 1 KiB of B); many rows run at the tile unit's peak, for
 // which A comes from the second level of caches at half of its bandwidth (2 KiB for 64 cycles).
 //
@@ -75,14 +74,12 @@ class TileLinear {
 
  private:
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
-  /// last B tiles where a panel ends within them; then two cuts of B tiles that were made here.
+  /// last B tiles where a panel ends within them.
   static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
-  static constexpr std::size_t kMadeAt = kTailAt + 4 * kTileBytes;
-  static constexpr std::size_t kMadeBytes = 16 * kTileBytes;
-  static_assert(kMadeAt + 2 * kMadeBytes <= kTilesRoom);
+  static_assert(kTailAt + 4 * kTileBytes <= kTilesRoom);
   /// A cut of k: two panels take 32 KiB of the first level's 48.
   static constexpr std::size_t kCutSteps = 16;
   /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
@@ -103,13 +100,12 @@ class TileLinear {
     const std::byte* behind = nullptr;  ///< of few rows: what comes after these panels; or null
   };
 
-  /// C tiles in memory that are to become outputs, or to join their totals.
+  /// C tiles in memory that are to become outputs.
   struct Waiting {
     std::size_t tile;
     std::size_t panel;
     std::size_t tiles;  ///< 0: none
     std::size_t panels;
-    std::size_t group;
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -127,9 +123,7 @@ class TileLinear {
     if (!block_.packed) pack(0, block_.rows);
     configure();
     std::size_t panel = block_.panel_begin;
-    if constexpr (!W::kMakesTiles) {
-      if (row_tiles_ > 2) return run_many();
-    }
+    if (row_tiles_ > 2) return run_many();
     if (row_tiles_ == 1) panel = run_wide<4>(panel);
     panel = run_wide<2>(panel);
     run_wide<1>(panel);
@@ -192,13 +186,8 @@ class TileLinear {
 
   template <int N>
   std::size_t run_wide(std::size_t panel) {
-    for (; panel + N <= block_.panel_end; panel += N) {
-      if constexpr (W::kMakesTiles) {
-        run_made<N>(panel);
-      } else {
-        run_panels<N>(panel);
-      }
-    }
+    for (; panel + N <= block_.panel_end; panel += N)
+      run_panels<N>(panel);
     return panel;
   }
 
@@ -238,71 +227,12 @@ class TileLinear {
     for (; pass.tile < row_tiles_; pass.tile += 2) {
       if constexpr (N <= 2) {
         if (pass.tile + 1 < row_tiles_) {
-          run_any<2, N>(pass);
+          run_tiles<2, N>(pass);
           pass.next += share * 64;
           continue;
         }
       }
-      run_any<1, N>(pass);
-    }
-  }
-
-  template <int M, int N>
-  void run_any(const Pass& pass) {
-    if constexpr (W::kGroupSteps != 0) {
-      run_groups<M, N>(pass);
-    } else {
-      run_tiles<M, N>(pass);
-    }
-  }
-
-  /// As run_panels, with B tiles made of the weights: those of the next cut before the products of
-  /// this one, so that both units have work.
-  template <int N>
-  void run_made(std::size_t panel) {
-    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
-    const bool few = row_tiles_ <= 2;
-    const std::size_t cuts = (steps_ + kSteps - 1) / kSteps;
-    const std::size_t passes = (row_tiles_ + 1) / 2;
-    const std::size_t share = few ? 0 : (W::lines(kSteps) + passes - 1) / passes;
-    make<N>(panel, 0);
-    for (std::size_t cut = 0; cut < cuts; ++cut) {
-      const std::size_t first = cut * kSteps;
-      const std::size_t left = steps_ - first;
-      if (cut + 1 < cuts) make<N>(panel, cut + 1);
-      // The cut after the next one, or the first ones of the next panels.
-      const bool here = cut + 2 < cuts;
-      const std::size_t next = here ? cut + 2 : cuts == 1 ? 0 : cut + 2 - cuts;
-      Pass pass{.tile = 0,
-                .panel = panel,
-                .first = first,
-                .steps = left < kSteps ? left : kSteps,
-                .last = left <= kSteps,
-                .weight = base_ + kMadeAt + cut % 2 * kMadeBytes,
-                .panel_bytes = kMadeBytes / N,
-                .next = next_weights(here ? panel : panel + N, next * kSteps),
-                .lines = (share + kSteps - 1) / kSteps};
-      run_rows<N>(pass, share);
-    }
-    if constexpr (W::kGroupSteps != 0) finish_totals<N>(panel);
-  }
-
-  /// B tiles of a cut of N panels. Few rows ask for what comes next here.
-  template <int N>
-  void make(std::size_t panel, std::size_t cut) {
-    constexpr std::size_t kSteps = kMadeBytes / kTileBytes / N;
-    const std::size_t first = cut * kSteps;
-    const std::size_t left = block_.k - first * W::kStepK;
-    const std::size_t count = left < kSteps * W::kStepK ? left : kSteps * W::kStepK;
-    std::byte* to = base_ + kMadeAt + cut % 2 * kMadeBytes;
-    for (std::size_t n = 0; n < N; ++n) {
-      const std::byte* from = W::weights(block_, panel + n, first);
-      const auto at = static_cast<std::size_t>(from - W::weights(block_, panel + n, 0));
-      const std::size_t end = at + W::lines(kSteps) * 64;
-      W::make(from,
-              count,
-              row_tiles_ <= 2 ? bytes_ahead<V, N>(end, block_.panel_bytes) : 0,
-              to + n * (kMadeBytes / N));
+      run_tiles<1, N>(pass);
     }
   }
 
@@ -340,29 +270,7 @@ class TileLinear {
     settle();
     std::byte* to = pass.last ? base_ + kWaitingAt : sums;
     for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
-    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N, 0};
-  }
-
-  /// The same where groups of steps have sums of their own.
-  template <int M, int N>
-  void run_groups(const Pass& pass) {
-    const std::byte* x = x_tile(pass);
-    std::byte* to = base_ + kWaitingAt;
-    for (std::size_t step = 0; step < pass.steps;) {
-      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
-      const std::size_t group = (pass.first + step) / W::kGroupSteps;
-      const std::size_t end =
-          step + W::kGroupSteps < pass.steps ? step + W::kGroupSteps : pass.steps;
-      for (; step < end; ++step) {
-        ask<N>(pass, step);
-        if (pass.last) ask_outputs<M, N>(pass, step);
-        multiply<M, N>(
-            x + step * height_ * kTileRowBytes, pass.weight + step * kTileBytes, pass.panel_bytes);
-      }
-      settle();
-      for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
-      waiting_ = {pass.tile, pass.panel, M, N, group};
-    }
+    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N};
   }
 
   /// One step along k.
@@ -432,13 +340,9 @@ class TileLinear {
     if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
   }
 
-  /// Makes outputs of the C tiles that wait for it, or joins them to their totals.
+  /// Makes outputs of the C tiles that wait for it.
   void settle() {
-    if constexpr (W::kGroupSteps != 0) {
-      fold();
-    } else {
-      make_outputs();
-    }
+    make_outputs();
     waiting_.tiles = 0;
   }
 
@@ -456,34 +360,6 @@ class TileLinear {
     }
   }
 
-  /// Joins the sums of a group to the totals, which lie as the sums between cuts do.
-  void fold() {
-    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
-      const std::size_t first = (waiting_.tile + m) * kTileHeight;
-      const std::size_t left = block_.rows - first;
-      const std::size_t rows = left < height_ ? left : height_;
-      for (std::size_t n = 0; n < waiting_.panels; ++n) {
-        const std::size_t at = n * kTileBytes;
-        W::fold(block_,
-                {.row = first, .rows = rows, .panel = waiting_.panel + n, .group = waiting_.group},
-                reinterpret_cast<const float*>(base_ + kWaitingAt + m * 2 * kTileBytes + at),
-                reinterpret_cast<float*>(sums_of(waiting_.tile + m) + at));
-      }
-    }
-  }
-
-  template <int N>
-  void finish_totals(std::size_t panel) {
-    settle();
-    for (std::size_t row = 0; row < block_.rows; ++row) {
-      const std::byte* totals = sums_of(row / kTileHeight) + row % kTileHeight * kTileRowBytes;
-      for (std::size_t n = 0; n < N; ++n) {
-        const auto* total = reinterpret_cast<const float*>(totals + n * kTileBytes);
-        Linear<V>::finish(block_, row, panel + n, V::load(total));
-      }
-    }
-  }
-
   [[nodiscard]] const std::byte* x_tile(const Pass& pass) const {
     return rows_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
   }
@@ -496,11 +372,6 @@ class TileLinear {
   /// B tiles of the panels that are read when those before `panel` are done.
   [[nodiscard]] const std::byte* behind(std::size_t panel) const {
     return Linear<V>::panels_behind(block_, panel) + W::kHeaderBytes;
-  }
-
-  /// The same of weights that are no B tiles.
-  [[nodiscard]] const std::byte* next_weights(std::size_t panel, std::size_t step) const {
-    return Linear<V>::panels_behind(block_, panel) + (W::weights(block_, 0, step) - block_.weight);
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
