@@ -72,8 +72,6 @@ ThreadPool::ThreadPool(std::size_t threads, std::span<const CpuList> places) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  // A job without tasks.
-  ticket_.store((((ticket_.load() >> kTaskBits) + 1) << kTaskBits) | kClosed);
   wake_.fetch_add(1);
   wake_.notify_all();
   for (std::thread& worker : workers_)
@@ -154,8 +152,9 @@ void ThreadPool::worker_main(std::size_t worker) {
       ticket = ticket_.load(std::memory_order_acquire);
     }
     const std::uint64_t job = ticket >> kTaskBits;
+    // stop_ too: it may have changed since the loop looked, and nothing changes after it.
     const auto is_over = [&] {
-      return ticket_.load(std::memory_order_acquire) >> kTaskBits != job;
+      return ticket_.load(std::memory_order_acquire) >> kTaskBits != job || stop_.load();
     };
     if (spin_until(is_over)) continue;
     sleepers_.fetch_add(1);

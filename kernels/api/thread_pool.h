@@ -84,11 +84,11 @@ class ThreadPool {
   std::atomic<void*> context_{nullptr};
   std::atomic<std::uint32_t> tasks_{0};
   std::atomic<std::uint32_t> done_at_{0};  ///< done_ when the job is over
+  std::atomic<bool> stop_{false};
   /// Tasks of all jobs, modulo 2^32: not to be reset, which would mean waiting for the line.
   alignas(64) std::atomic<std::uint32_t> done_{0};
   alignas(64) std::atomic<std::uint32_t> wake_{0};
   std::atomic<std::uint32_t> sleepers_{0};
-  std::atomic<bool> stop_{false};
   std::unique_ptr<std::byte, FreeScratch> scratch_;
   std::byte* shared_ = nullptr;  ///< in scratch_
   std::vector<std::thread> workers_;

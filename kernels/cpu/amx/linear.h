@@ -295,16 +295,20 @@ struct AmxLinear {
 
   /// See Kernels.
   static bool shares_rows(std::size_t rows, WeightScheme scheme, DType dtype) {
-    return rows > 2 * kTileHeight && ((scheme == WeightScheme::kFloat && dtype == DType::kBf16) ||
-                                      scheme == WeightScheme::kInt8Dynamic);
+    return rows > 2 * kTileHeight && (scheme != WeightScheme::kFloat || dtype == DType::kBf16);
   }
 
   /// See Kernels.
   static void pack_rows(const LinearBlock& block, std::size_t begin, std::size_t end) {
-    if (block.scheme == WeightScheme::kInt8Dynamic) {
-      TileLinear<V, T, Int8DynamicKind>::pack_rows(block, begin, end);
-    } else {
-      TileLinear<V, T, Bf16Kind>::pack_rows(block, begin, end);
+    switch (block.scheme) {
+      case WeightScheme::kFloat:
+        return TileLinear<V, T, Bf16Kind>::pack_rows(block, begin, end);
+      case WeightScheme::kInt8Dynamic:
+        return TileLinear<V, T, Int8DynamicKind>::pack_rows(block, begin, end);
+      case WeightScheme::kInt8:
+        return TileLinear<V, T, Int8Kind>::pack_rows(block, begin, end);
+      case WeightScheme::kInt4Group128:
+        return TileLinear<V, T, Int4Kind>::pack_rows(block, begin, end);
     }
   }
 

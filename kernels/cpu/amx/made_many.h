@@ -21,19 +21,18 @@ class MadeMany {
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),
-        streams_(!block.accumulate && block.rows * block.n * sizeof(float) >= kStreamedBytes &&
-                 (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) %
-                         64 ==
-                     0) {}
+        apart_(panels_apart(block) / block.panel_bytes),
+        outputs_(block) {}
 
   void run() {
     configure();
     std::size_t panel = block_.panel_begin;
-    for (; panel + 2 <= block_.panel_end; panel += 2)
-      run_panels<2>(panel);
-    if (panel < block_.panel_end) run_panels<1>(panel);
+    const std::size_t step = block_.up != nullptr ? 1 : 2;
+    for (; panel + step <= block_.panel_end; panel += step)
+      run_panels<2>(panel, step);
+    if (panel < block_.panel_end) run_panels<1>(panel, 1);
     settle(waiting_.rows);
-    if (streams_) V::end_streams();
+    outputs_.end();
     tiles_.release();
   }
 
@@ -55,11 +54,6 @@ class MadeMany {
   static constexpr std::size_t kWaitingAt = kSumsAt + kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kMadeAt = kWaitingAt + 4 * kTileBytes;
   static_assert(kMadeAt + 2 * kPanelMade <= kTilesRoom);
-
-  /// Rows whose outputs are asked for before they are made, as in many_rows.h.
-  static constexpr std::size_t kRowsAhead = 6;
-  /// Outputs of a block from which on they go past the caches, as there.
-  static constexpr std::size_t kStreamedBytes = 2 << 20;
 
   /// C tiles that are to become outputs, or to join their totals.
   struct Waiting {
@@ -84,12 +78,12 @@ class MadeMany {
   }
 
   template <std::size_t N>
-  void run_panels(std::size_t panel) {
+  void run_panels(std::size_t panel, std::size_t panels) {
     for (std::size_t first = 0; first < steps_; first += kCutSteps) {
       const std::size_t steps = steps_ - first < kCutSteps ? steps_ - first : kCutSteps;
       make<N>(panel, first, steps);
       ask_ = first + steps < steps_ ? weights(panel, first + steps)
-                                    : Linear<V>::panels_behind(block_, panel + N) + W::at(0);
+                                    : Linear<V>::panels_behind(block_, panel + panels) + W::at(0);
       const std::size_t passes = (row_tiles_ + 1) / 2 * ((steps + kPassSteps - 1) / kPassSteps);
       ask_lines_ = (kCutLines + passes - 1) / passes;
       for (std::size_t tile = 0; tile < row_tiles_; tile += 2) {
@@ -110,7 +104,7 @@ class MadeMany {
   void make(std::size_t panel, std::size_t first, std::size_t steps) {
     for (std::size_t n = 0; n < N; ++n) {
       for (std::size_t step = 0; step < steps; ++step) {
-        const std::byte* from = weights(panel + n, first + step);
+        const std::byte* from = weights(panel + n * apart_, first + step);
         std::byte* to = base_ + kMadeAt + n * kPanelMade + step * kTileBytes;
         const std::size_t left = block_.k - (first + step) * W::kStepK;
         if (left >= W::kStepK) {
@@ -172,7 +166,7 @@ class MadeMany {
     const Waiting& at = waiting_;
     const std::size_t row = at.tile * kTileHeight;
     const typename W::Affine affine[2] = {W::affine(block_, at.panel, at.group),
-                                          W::affine(block_, at.panel + 1, at.group)};
+                                          W::affine(block_, at.panel + apart_, at.group)};
     const float* x_sums[2] = {W::x_sums(block_, row, at.group),
                               W::x_sums(block_, row + kTileHeight, at.group)};
     const auto* sums = reinterpret_cast<const float*>(base_ + kWaitingAt);
@@ -196,12 +190,12 @@ class MadeMany {
             affine[1], x_sum, sums + from + kTile, totals + from + kTile);
       }
     }
-    for (std::size_t c = 0; at.last && c < 4; ++c) {
-      make_outputs({.row = row + c / 2 * kTileHeight,
+    for (std::size_t m = 0; at.last && m < 2; ++m) {
+      make_outputs({.row = row + m * kTileHeight,
                     .rows = kTileHeight,
-                    .panel = at.panel + c % 2,
+                    .panel = at.panel,
                     .group = at.group},
-                   reinterpret_cast<const std::byte*>(totals + c * kTile));
+                   reinterpret_cast<const std::byte*>(totals + m * 2 * kTile));
     }
     waiting_.rows = 0;
   }
@@ -234,7 +228,7 @@ class MadeMany {
   void ask() {
     for (std::size_t line = 0; line < ask_lines_; ++line) {
       for (std::size_t n = 0; n < N; ++n)
-        __builtin_prefetch(ask_ + n * block_.panel_bytes, 0, 2);
+        __builtin_prefetch(ask_ + n * apart_ * block_.panel_bytes, 0, 2);
       ask_ += 64;
     }
   }
@@ -243,56 +237,56 @@ class MadeMany {
   inline __attribute__((always_inline)) void settle(std::size_t count) {
     count = waiting_.rows < count ? waiting_.rows : count;
     if (count == 0) return;
-    for (std::size_t n = 0; n < waiting_.panels; ++n) {
-      std::size_t row = waiting_.row;
-      // Rows of two tiles are two tiles apart.
-      for (std::size_t left = count; left > 0;) {
-        const std::size_t in_tile = kTileHeight - row % kTileHeight;
-        const std::size_t some = left < in_tile ? left : in_tile;
-        settle_rows(n, row, some);
-        row += some;
-        left -= some;
-      }
-    }
-    waiting_.row += count;
     waiting_.rows -= count;
+    // Rows of two tiles are two tiles apart.
+    while (count > 0) {
+      const std::size_t in_tile = kTileHeight - waiting_.row % kTileHeight;
+      const std::size_t some = count < in_tile ? count : in_tile;
+      settle_rows(waiting_.row, some);
+      waiting_.row += some;
+      count -= some;
+    }
   }
 
-  inline __attribute__((always_inline)) void settle_rows(std::size_t n,
-                                                         std::size_t row,
-                                                         std::size_t count) {
-    const std::size_t at =
-        (row / kTileHeight * 2 + n) * kTileBytes + row % kTileHeight * kTileRowBytes;
+  inline __attribute__((always_inline)) void settle_rows(std::size_t row, std::size_t count) {
+    const std::size_t at = row / kTileHeight * 2 * kTileBytes + row % kTileHeight * kTileRowBytes;
     const std::byte* sums = base_ + kWaitingAt + at;
-    const TileGroup rows = {.row = waiting_.tile * kTileHeight + row,
-                            .rows = count,
-                            .panel = waiting_.panel + n,
-                            .group = waiting_.group};
+    TileGroup rows = {.row = waiting_.tile * kTileHeight + row,
+                      .rows = count,
+                      .panel = waiting_.panel,
+                      .group = waiting_.group};
     if constexpr (W::kGrouped) {
       std::byte* totals = base_ + kSumsAt + waiting_.tile * 2 * kTileBytes + at;
-      W::fold(block_, rows, sums, totals);
+      for (std::size_t n = 0; n < waiting_.panels; ++n) {
+        rows.panel = waiting_.panel + n * apart_;
+        W::fold(block_, rows, sums + n * kTileBytes, totals + n * kTileBytes);
+      }
+      rows.panel = waiting_.panel;
       sums = totals;
     }
     if (waiting_.last) make_outputs(rows, sums);
   }
 
+  /// Of rows that wait, in all panels; `sums` are those of the first one.
   void make_outputs(const TileGroup& at, const std::byte* sums) {
-    const bool simple = block_.y_rows == nullptr && block_.row_scale == nullptr &&
-                        (at.panel + 1) * kPanel <= block_.n;
-    float* y = block_.y + at.row * block_.y_stride + at.panel * kPanel;
+    const bool simple = outputs_.simple(at.panel, waiting_.panels);
+    float* y = outputs_.at(at.row, at.panel);
     for (std::size_t r = 0; r < at.rows; ++r) {
-      Vec sum = W::outputs(block_, at.row + r, at.panel, sums + r * kTileRowBytes);
-      if (!simple) {
-        Linear<V>::finish(block_, at.row + r, at.panel, sum);
-        continue;
-      }
-      if (!streams_) __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
-      if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + at.panel * kPanel));
-      if (block_.accumulate) sum = V::add(sum, V::load(y));
-      if (streams_) {
-        V::stream(y, sum);
+      const std::byte* row_sums = sums + r * kTileRowBytes;
+      if (block_.up != nullptr) {
+        const Vec gate = W::outputs(block_, at.row + r, at.panel, row_sums);
+        const Vec up = W::outputs(block_, at.row + r, at.panel + apart_, row_sums + kTileBytes);
+        outputs_.put_gated(y, at.panel, gate, up);
       } else {
-        V::store(y, sum);
+        for (std::size_t n = 0; n < waiting_.panels; ++n) {
+          const std::size_t panel = at.panel + n;
+          const Vec sum = W::outputs(block_, at.row + r, panel, row_sums + n * kTileBytes);
+          if (simple) {
+            outputs_.put(y + n * kPanel, panel, sum);
+          } else {
+            Linear<V>::finish(block_, at.row + r, panel, sum);
+          }
+        }
       }
       y += block_.y_stride;
     }
@@ -311,7 +305,8 @@ class MadeMany {
   std::size_t row_tiles_;
   std::byte* rows_;  ///< A tiles
   std::byte* base_;  ///< scratch
-  bool streams_;     ///< outputs go past the caches
+  std::size_t apart_;  ///< panels from the one to the other
+  ManyOutputs<V> outputs_;
   const std::byte* ask_ = nullptr;
   std::size_t ask_lines_ = 0;
   Waiting waiting_{};

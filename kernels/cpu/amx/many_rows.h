@@ -29,6 +29,87 @@ inline float* row_floats(const LinearBlock& block) {
   return reinterpret_cast<float*>(rows_room(block) + kRowsBytes);
 }
 
+/// Bytes from a panel to the one that a pass takes with it: the next one, or that of block.up.
+inline std::size_t panels_apart(const LinearBlock& block) {
+  return block.up != nullptr ? static_cast<std::size_t>(block.up - block.weight)
+                             : block.panel_bytes;
+}
+
+/// Stores outputs of many rows.
+template <class V>
+class ManyOutputs {
+ public:
+  explicit ManyOutputs(const LinearBlock& block)
+      : block_(block),
+        up_(panels_apart(block) / block.panel_bytes),
+        streams_(!block.accumulate && block.rows * block.n * sizeof(float) >= kStreamedBytes &&
+                 (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) %
+                         64 ==
+                     0) {}
+
+  /// Whether outputs of `count` panels from `panel` on have a common stride and whole panels.
+  [[nodiscard]] bool simple(std::size_t panel, std::size_t count) const {
+    return block_.y_rows == nullptr && block_.row_scale == nullptr &&
+           (panel + (block_.up != nullptr ? 1 : count)) * kPanel <= block_.n;
+  }
+
+  [[nodiscard]] float* at(std::size_t row, std::size_t panel) const {
+    return block_.y + row * block_.y_stride + panel * kPanel;
+  }
+
+  /// One row and panel, where it is simple.
+  inline __attribute__((always_inline)) void put(float* y,
+                                                 std::size_t panel,
+                                                 typename V::Vec sum) const {
+    ask(y);
+    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
+    if (block_.accumulate) sum = V::add(sum, V::load(y));
+    store(y, sum);
+  }
+
+  /// silu(gate) * up.
+  inline __attribute__((always_inline)) void put_gated(float* y,
+                                                       std::size_t panel,
+                                                       typename V::Vec gate,
+                                                       typename V::Vec up) const {
+    ask(y);
+    if (block_.bias != nullptr) {
+      gate = V::add(gate, V::load(block_.bias + panel * kPanel));
+      up = V::add(up, V::load(block_.bias + (panel + up_) * kPanel));
+    }
+    store(y, Rows<V>::silu_mul(gate, up));
+  }
+
+  /// After the last one.
+  void end() const {
+    if (streams_) V::end_streams();
+  }
+
+ private:
+  /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
+  /// each other out of the first level, since rows lie a power of 2 apart.
+  static constexpr std::size_t kRowsAhead = 6;
+  /// Outputs of a block from which on they go past the caches: lines would be read before they
+  /// are written, and rows that lie a power of 2 apart push each other out meanwhile.
+  static constexpr std::size_t kStreamedBytes = 2 << 20;
+
+  inline __attribute__((always_inline)) void ask(const float* y) const {
+    if (!streams_) __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
+  }
+
+  inline __attribute__((always_inline)) void store(float* y, typename V::Vec value) const {
+    if (streams_) {
+      V::stream(y, value);
+    } else {
+      V::store(y, value);
+    }
+  }
+
+  const LinearBlock& block_;
+  std::size_t up_;  ///< panels from gate to up
+  bool streams_;    ///< past the caches
+};
+
 /// Where products of many rows find what they need.
 struct ManyRowsRoom {
   const std::byte* x;     ///< A tiles: [tiles of rows][steps]
@@ -46,12 +127,8 @@ class ManyRows {
         tiles_(tiles),
         steps_(steps),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
-        apart_(block.up != nullptr ? static_cast<std::size_t>(block.up - block.weight)
-                                   : block.panel_bytes),
-        streams_(!block.accumulate && block.rows * block.n * sizeof(float) >= kStreamedBytes &&
-                 (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) %
-                         64 ==
-                     0) {}
+        apart_(panels_apart(block)),
+        outputs_(block) {}
 
   /// All rows against panels [panel, panel + N), or where block.up is set (N is 2) that panel of
   /// both weights; `behind` is what is read after them.
@@ -88,7 +165,7 @@ class ManyRows {
   /// Makes outputs of what waits for it.
   void settle() {
     make_outputs(waiting_, waiting_.rows);
-    if (streams_) V::end_streams();
+    outputs_.end();
   }
 
  private:
@@ -96,14 +173,6 @@ class ManyRows {
 
   /// Of k: two panels take 32 KiB of the first level's 48.
   static constexpr std::size_t kCutSteps = 16;
-
-  /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
-  /// each other out of the first level, since rows lie a power of 2 apart.
-  static constexpr std::size_t kRowsAhead = 6;
-
-  /// Outputs of a block from which on they go past the caches: lines would be read before they
-  /// are written, and rows that lie a power of 2 apart push each other out meanwhile.
-  static constexpr std::size_t kStreamedBytes = 2 << 20;
 
   struct Cut {
     std::size_t panel;
@@ -171,14 +240,13 @@ class ManyRows {
   Waiting waiting_of(const Cut& cut, std::size_t tile) const {
     const std::size_t row = tile * kTileHeight;
     const std::size_t left = block_.rows - row;
-    const bool simple = block_.y_rows == nullptr && block_.row_scale == nullptr &&
-                        (cut.panel + (block_.up != nullptr ? 1 : N)) * kPanel <= block_.n;
+    const bool simple = outputs_.simple(cut.panel, N);
     return {.from = nullptr,
             .row = row,
             .rows = left < M * kTileHeight ? left : M * kTileHeight,
             .panel = cut.panel,
             .panels = N,
-            .y = simple ? block_.y + row * block_.y_stride + cut.panel * kPanel : nullptr};
+            .y = simple ? outputs_.at(row, cut.panel) : nullptr};
   }
 
   /// One step along k.
@@ -225,10 +293,16 @@ class ManyRows {
     count = waiting.rows < count ? waiting.rows : count;
     for (std::size_t i = 0; i < count; ++i) {
       if (block_.up != nullptr) {
-        make_gated_output(waiting);
+        const Vec gate = output(waiting, waiting.panel, 0);
+        const Vec up = output(waiting, waiting.panel + apart_ / block_.panel_bytes, 1);
+        outputs_.put_gated(waiting.y, waiting.panel, gate, up);
+        waiting.y += block_.y_stride;
       } else if (waiting.y != nullptr) {
-        make_output(waiting, 0);
-        if (waiting.panels == 2) make_output(waiting, 1);
+        outputs_.put(waiting.y, waiting.panel, output(waiting, waiting.panel, 0));
+        if (waiting.panels == 2) {
+          const std::size_t panel = waiting.panel + 1;
+          outputs_.put(waiting.y + kPanel, panel, output(waiting, panel, 1));
+        }
         waiting.y += block_.y_stride;
       } else {
         for (std::size_t n = 0; n < waiting.panels; ++n) {
@@ -247,37 +321,11 @@ class ManyRows {
     waiting.rows -= count;
   }
 
-  inline __attribute__((always_inline)) void make_output(const Waiting& waiting, std::size_t n) {
-    const std::size_t panel = waiting.panel + n;
-    Vec sum = W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes);
-    float* y = waiting.y + n * kPanel;
-    if (!streams_) __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
-    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
-    if (block_.accumulate) sum = V::add(sum, V::load(y));
-    store(y, sum);
-  }
-
-  inline __attribute__((always_inline)) void store(float* y, Vec value) const {
-    if (streams_) {
-      V::stream(y, value);
-    } else {
-      V::store(y, value);
-    }
-  }
-
-  /// silu(gate) * up. Gate and up have whole panels.
-  inline __attribute__((always_inline)) void make_gated_output(Waiting& waiting) {
-    const std::size_t panel = waiting.panel;
-    const std::size_t up = panel + apart_ / block_.panel_bytes;
-    Vec gate = W::outputs(block_, waiting.row, panel, waiting.from);
-    Vec other = W::outputs(block_, waiting.row, up, waiting.from + kTileBytes);
-    if (block_.bias != nullptr) {
-      gate = V::add(gate, V::load(block_.bias + panel * kPanel));
-      other = V::add(other, V::load(block_.bias + up * kPanel));
-    }
-    if (!streams_) __builtin_prefetch(waiting.y + kRowsAhead * block_.y_stride, 1);
-    store(waiting.y, Rows<V>::silu_mul(gate, other));
-    waiting.y += block_.y_stride;
+  /// Of the next row that waits, from its tile `n`.
+  [[nodiscard]] inline __attribute__((always_inline)) Vec output(const Waiting& waiting,
+                                                                 std::size_t panel,
+                                                                 std::size_t n) const {
+    return W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes);
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
@@ -290,7 +338,7 @@ class ManyRows {
   std::size_t steps_;
   std::size_t row_tiles_;
   std::size_t apart_;  ///< bytes from the one panel to the other
-  bool streams_;       ///< outputs go past the caches
+  ManyOutputs<V> outputs_;
   Waiting waiting_{};
 };
 

@@ -80,32 +80,13 @@ class TileLinear {
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
   static_assert(kTailAt + 4 * kTileBytes <= kTilesRoom);
-  /// A cut of k: two panels take 32 KiB of the first level's 48.
-  static constexpr std::size_t kCutSteps = 16;
   /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
-  static constexpr std::size_t kLinesPerStep = kTileBytes / 64;
-
-  /// Products of some tiles of rows with some panels over a cut of k.
-  struct Pass {
-    std::size_t tile;  ///< first tile of rows
-    std::size_t panel;
-    std::size_t first;  ///< step
-    std::size_t steps;
-    bool last;                          ///< of the cuts
-    const std::byte* weight;            ///< B tiles of the cut
-    std::size_t panel_bytes;            ///< from those of one panel to the next one's
-    const std::byte* next;              ///< what to ask for: the next cut's weights
-    std::size_t lines;                  ///< of it, a panel and step
-    const std::byte* behind = nullptr;  ///< of few rows: what comes after these panels; or null
-  };
 
   /// C tiles in memory that are to become outputs.
   struct Waiting {
-    std::size_t tile;
     std::size_t panel;
-    std::size_t tiles;  ///< 0: none
-    std::size_t panels;
+    std::size_t panels;  ///< 0: none
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -186,54 +167,49 @@ class TileLinear {
 
   template <int N>
   std::size_t run_wide(std::size_t panel) {
-    for (; panel + N <= block_.panel_end; panel += N)
-      run_panels<N>(panel);
-    return panel;
-  }
-
-  /// All rows against panels [panel, panel + N).
-  template <int N>
-  void run_panels(std::size_t panel) {
-    if (tail_bytes_ != 0) copy_tails<N>(panel);
-    const bool few = row_tiles_ <= 2;
-    const std::size_t cuts = few ? 1 : (steps_ + kCutSteps - 1) / kCutSteps;
-    const std::size_t most = (steps_ + cuts - 1) / cuts;
-    const std::size_t passes = (row_tiles_ + 1) / 2;
-    const std::size_t share = (most * kLinesPerStep + passes - 1) / passes;
-    for (std::size_t cut = 0; cut < cuts; ++cut) {
-      const std::size_t first = cut * most;
-      const std::size_t left = steps_ - first;
-      Pass pass{.tile = 0,
-                .panel = panel,
-                .first = first,
-                .steps = left < most ? left : most,
-                .last = left <= most,
-                .weight = b_tile(panel, first),
-                .panel_bytes = block_.panel_bytes,
-                .next = left <= most ? behind(panel + N) : b_tile(panel, first + most),
-                .lines = (share + most - 1) / most};
-      if (few) {
-        pass.next = b_tile(panel, kAheadSteps);
-        pass.behind = behind(panel + N);
-        pass.lines = kLinesPerStep;
-      }
-      run_rows<N>(pass, share);
-    }
-  }
-
-  /// All tiles of rows over a cut of k; each pair of them asks for `share` lines a panel.
-  template <int N>
-  void run_rows(Pass& pass, std::size_t share) {
-    for (; pass.tile < row_tiles_; pass.tile += 2) {
+    for (; panel + N <= block_.panel_end; panel += N) {
       if constexpr (N <= 2) {
-        if (pass.tile + 1 < row_tiles_) {
-          run_tiles<2, N>(pass);
-          pass.next += share * 64;
+        if (row_tiles_ == 2) {
+          run_panels<2, N>(panel);
           continue;
         }
       }
-      run_tiles<1, N>(pass);
+      run_panels<1, N>(panel);
     }
+    return panel;
+  }
+
+  /// All rows, M tiles of them, against panels [panel, panel + N).
+  template <int M, int N>
+  void run_panels(std::size_t panel) {
+    if (tail_bytes_ != 0) copy_tails<N>(panel);
+    for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+    const std::byte* x = rows_;
+    const std::byte* weight = b_tile(panel, 0);
+    const std::byte* then = behind(panel + N);
+    const std::size_t panel_bytes = block_.panel_bytes;
+    const std::size_t x_step = height_ * kTileRowBytes;
+    const std::size_t whole = steps_ - (tail_bytes_ != 0 ? 1 : 0);
+    const std::size_t rows = (block_.rows + steps_ - 1) / steps_;
+    for (std::size_t step = 0; step < whole; ++step) {
+      const std::size_t ahead = step + kAheadSteps;
+      const std::byte* from = ahead < steps_ ? weight + kAheadSteps * kTileBytes
+                                             : then + (ahead - steps_) * kTileBytes;
+      for (std::size_t n = 0; n < N; ++n) {
+        for (std::size_t line = 0; line < kTileBytes; line += 64)
+          __builtin_prefetch(from + n * panel_bytes + line);
+      }
+      ask_outputs<N>(panel, step * rows, rows);
+      multiply<M, N>(x, weight, panel_bytes);
+      x += x_step;
+      weight += kTileBytes;
+    }
+    if (whole < steps_) multiply<M, N>(x, base_ + kTailAt, kTileBytes);
+    settle();
+    for_c<M, N>([&]<int C>() {
+      tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
+    });
+    waiting_ = {.panel = panel, .panels = N};
   }
 
   /// The last B tiles of N panels, zeros behind what the panels hold.
@@ -247,30 +223,6 @@ class TileLinear {
     std::byte* to = base_ + kTailAt + n * kTileBytes;
     __builtin_memcpy(to, from, tail_bytes_);
     __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
-  }
-
-  /// M tiles of rows x N panels over a cut of k.
-  template <int M, int N>
-  void run_tiles(const Pass& pass) {
-    const std::byte* x = x_tile(pass);
-    std::byte* sums = sums_of(pass.tile);
-    if (pass.first == 0) {
-      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
-    } else {
-      for_c<M, N>([&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
-    }
-    const std::size_t x_step = height_ * kTileRowBytes;
-    const std::size_t whole = pass.steps - (pass.last && tail_bytes_ != 0 ? 1 : 0);
-    for (std::size_t step = 0; step < whole; ++step) {
-      ask<N>(pass, step);
-      if (pass.last) ask_outputs<M, N>(pass, step);
-      multiply<M, N>(x + step * x_step, pass.weight + step * kTileBytes, pass.panel_bytes);
-    }
-    if (whole < pass.steps) multiply<M, N>(x + whole * x_step, base_ + kTailAt, kTileBytes);
-    settle();
-    std::byte* to = pass.last ? base_ + kWaitingAt : sums;
-    for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
-    if (pass.last) waiting_ = {pass.tile, pass.panel, M, N};
   }
 
   /// One step along k.
@@ -296,38 +248,16 @@ class TileLinear {
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
   }
 
-  /// Few rows ask for what comes next in their own panels; many share out the next cut.
+  /// Lines of outputs: stores to lines that are far away would hold up everything behind them.
   template <int N>
-  inline __attribute__((always_inline)) void ask(const Pass& pass, std::size_t step) {
-    const bool few = row_tiles_ <= 2;
-    const std::byte* from = pass.next + step * pass.lines * 64;
-    if (pass.behind != nullptr && step + kAheadSteps >= pass.steps)
-      from = pass.behind + (step + kAheadSteps - pass.steps) * kTileBytes;
-    for (std::size_t panel = 0; panel < N; ++panel) {
-      for (std::size_t line = 0; line < pass.lines; ++line) {
-        if (few) {
-          __builtin_prefetch(from + line * 64);
-        } else {
-          __builtin_prefetch(from + line * 64, 0, 2);
-        }
-      }
-      from += block_.panel_bytes;
-    }
-  }
-
-  /// The outputs of this pass, some rows a step: stores to lines that are far away would hold up
-  /// everything behind them.
-  template <int M, int N>
-  inline __attribute__((always_inline)) void ask_outputs(const Pass& pass, std::size_t step) {
-    const std::size_t count = (M * height_ + pass.steps - 1) / pass.steps;
-    const std::size_t first = pass.tile * kTileHeight + step * count;
-    std::size_t end = pass.tile * kTileHeight + M * height_;
-    end = first + count < end ? first + count : end;
-    end = end < block_.rows ? end : block_.rows;
-    for (std::size_t row = first; row < end; ++row) {
-      const float* y = Linear<V>::y_row(block_, row) + pass.panel * kPanel;
-      for (std::size_t panel = 0; panel < N; ++panel)
-        __builtin_prefetch(y + panel * kPanel, 1);
+  inline __attribute__((always_inline)) void ask_outputs(std::size_t panel,
+                                                         std::size_t row,
+                                                         std::size_t count) {
+    const std::size_t end = row + count < block_.rows ? row + count : block_.rows;
+    for (; row < end; ++row) {
+      const float* y = Linear<V>::y_row(block_, row) + panel * kPanel;
+      for (std::size_t n = 0; n < N; ++n)
+        __builtin_prefetch(y + n * kPanel, 1);
     }
   }
 
@@ -342,31 +272,16 @@ class TileLinear {
 
   /// Makes outputs of the C tiles that wait for it.
   void settle() {
-    make_outputs();
-    waiting_.tiles = 0;
-  }
-
-  void make_outputs() {
-    for (std::size_t m = 0; m < waiting_.tiles; ++m) {
-      const std::size_t first = (waiting_.tile + m) * kTileHeight;
-      for (std::size_t r = 0; r < height_ && first + r < block_.rows; ++r) {
-        const std::byte* c = base_ + kWaitingAt + m * 2 * kTileBytes + r * kTileRowBytes;
-        for (std::size_t n = 0; n < waiting_.panels; ++n) {
-          const std::size_t panel = waiting_.panel + n;
-          Linear<V>::finish(
-              block_, first + r, panel, W::outputs(block_, first + r, panel, c + n * kTileBytes));
-        }
+    for (std::size_t row = 0; row < block_.rows; ++row) {
+      const std::byte* c = base_ + kWaitingAt + row / kTileHeight * 2 * kTileBytes +
+                           row % kTileHeight * kTileRowBytes;
+      for (std::size_t n = 0; n < waiting_.panels; ++n) {
+        const std::size_t panel = waiting_.panel + n;
+        Linear<V>::finish(
+            block_, row, panel, W::outputs(block_, row, panel, c + n * kTileBytes));
       }
     }
-  }
-
-  [[nodiscard]] const std::byte* x_tile(const Pass& pass) const {
-    return rows_ + (pass.tile * steps_ + pass.first) * height_ * kTileRowBytes;
-  }
-
-  /// Room for two C tiles a tile of rows (four, where there is one).
-  [[nodiscard]] std::byte* sums_of(std::size_t tile) const {
-    return base_ + kSumsAt + tile * 2 * kTileBytes;
+    waiting_.panels = 0;
   }
 
   /// B tiles of the panels that are read when those before `panel` are done.
