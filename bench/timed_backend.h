@@ -245,9 +245,13 @@ class TimedBackend final : public kernels::Backend {
   void count_attention(const kernels::AttentionArgs& args, OpCost& cost) const {
     const kernels::RaggedTokens& batch = args.batch;
     const double row = static_cast<double>(args.kv.head_dim);
+    const bool on_tiles =
+        inner_.family() == kernels::Family::kAmx && args.kv.dtype == kernels::DType::kBf16;
     for (std::size_t t = 0; t < batch.tokens; ++t) {
       const double visible = static_cast<double>(batch.position[t]) + 1;
-      cost.flops += 4 * visible * row * static_cast<double>(args.heads);
+      // On tiles scores and sums of values are products of bf16.
+      double& flops = on_tiles ? cost.bf16_flops : cost.flops;
+      flops += 4 * visible * row * static_cast<double>(args.heads);
       // A sequence's pages are read once for all of its tokens in the batch.
       if (t + 1 < batch.tokens && batch.sequence[t + 1] == batch.sequence[t]) continue;
       cost.bytes += 2 * visible * row * static_cast<double>(args.kv.kv_heads) *

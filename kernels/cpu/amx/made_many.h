@@ -191,11 +191,9 @@ class MadeMany {
       }
     }
     for (std::size_t m = 0; at.last && m < 2; ++m) {
-      make_outputs({.row = row + m * kTileHeight,
-                    .rows = kTileHeight,
-                    .panel = at.panel,
-                    .group = at.group},
-                   reinterpret_cast<const std::byte*>(totals + m * 2 * kTile));
+      make_outputs(
+          {.row = row + m * kTileHeight, .rows = kTileHeight, .panel = at.panel, .group = at.group},
+          reinterpret_cast<const std::byte*>(totals + m * 2 * kTile));
     }
     waiting_.rows = 0;
   }
@@ -303,8 +301,8 @@ class MadeMany {
   const LinearBlock& block_;
   std::size_t steps_;
   std::size_t row_tiles_;
-  std::byte* rows_;  ///< A tiles
-  std::byte* base_;  ///< scratch
+  std::byte* rows_;    ///< A tiles
+  std::byte* base_;    ///< scratch
   std::size_t apart_;  ///< panels from the one to the other
   ManyOutputs<V> outputs_;
   const std::byte* ask_ = nullptr;

@@ -193,8 +193,8 @@ class TileLinear {
     const std::size_t rows = (block_.rows + steps_ - 1) / steps_;
     for (std::size_t step = 0; step < whole; ++step) {
       const std::size_t ahead = step + kAheadSteps;
-      const std::byte* from = ahead < steps_ ? weight + kAheadSteps * kTileBytes
-                                             : then + (ahead - steps_) * kTileBytes;
+      const std::byte* from =
+          ahead < steps_ ? weight + kAheadSteps * kTileBytes : then + (ahead - steps_) * kTileBytes;
       for (std::size_t n = 0; n < N; ++n) {
         for (std::size_t line = 0; line < kTileBytes; line += 64)
           __builtin_prefetch(from + n * panel_bytes + line);
@@ -277,8 +277,7 @@ class TileLinear {
                            row % kTileHeight * kTileRowBytes;
       for (std::size_t n = 0; n < waiting_.panels; ++n) {
         const std::size_t panel = waiting_.panel + n;
-        Linear<V>::finish(
-            block_, row, panel, W::outputs(block_, row, panel, c + n * kTileBytes));
+        Linear<V>::finish(block_, row, panel, W::outputs(block_, row, panel, c + n * kTileBytes));
       }
     }
     waiting_.panels = 0;
