@@ -195,16 +195,12 @@ class TileLinear {
       const std::size_t ahead = step + kAheadSteps;
       const std::byte* from =
           ahead < steps_ ? weight + kAheadSteps * kTileBytes : then + (ahead - steps_) * kTileBytes;
-      for (std::size_t n = 0; n < N; ++n) {
-        for (std::size_t line = 0; line < kTileBytes; line += 64)
-          __builtin_prefetch(from + n * panel_bytes + line);
-      }
       ask_outputs<N>(panel, step * rows, rows);
-      multiply<M, N>(x, weight, panel_bytes);
+      multiply<M, N>(x, weight, panel_bytes, from);
       x += x_step;
       weight += kTileBytes;
     }
-    if (whole < steps_) multiply<M, N>(x, base_ + kTailAt, kTileBytes);
+    if (whole < steps_) multiply<M, N>(x, base_ + kTailAt, kTileBytes, base_ + kTailAt);
     settle();
     for_c<M, N>([&]<int C>() {
       tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
@@ -225,24 +221,29 @@ class TileLinear {
     __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
   }
 
-  /// One step along k.
+  /// One step along k. Asks for the tiles at `ahead`, as far apart as those at `weight`.
   template <int M, int N>
   inline __attribute__((always_inline)) void multiply(const std::byte* x,
                                                       const std::byte* weight,
-                                                      std::size_t panel_bytes) {
+                                                      std::size_t panel_bytes,
+                                                      const std::byte* ahead) {
     tiles_.template load_passing<4>(x, kTileRowBytes);
     if constexpr (M == 2)
       tiles_.template load_passing<5>(x + steps_ * height_ * kTileRowBytes, kTileRowBytes);
-    multiply_panel<M, 0>(weight, panel_bytes);
-    if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes);
-    if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes);
-    if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes);
+    multiply_panel<M, 0>(weight, panel_bytes, ahead);
+    if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes, ahead);
+    if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes, ahead);
+    if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes, ahead);
   }
 
   template <int M, int P>
   inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight,
-                                                            std::size_t panel_bytes) {
+                                                            std::size_t panel_bytes,
+                                                            const std::byte* ahead) {
     constexpr int kB = 6 + P % 2;
+#pragma GCC unroll 16
+    for (std::size_t line = 0; line < kTileBytes; line += 64)
+      __builtin_prefetch(ahead + P * panel_bytes + line);
     tiles_.template load<kB>(weight + P * panel_bytes, kTileRowBytes);
     W::template multiply<P, 4, kB>(tiles_);
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
