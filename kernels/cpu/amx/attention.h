@@ -91,9 +91,7 @@ class TileAttention {
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         values_of_(keys_, tile.head_dim, tile.value_offset),
         ahead_(tile, rows_.first(), rows_.last()) {
-    // 1 / ln 2
-    const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
-    falling_ = Rows<V>::falling(rate);
+    falling_ = Weights::falling_at(tile.scale);
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;
     values_ = key_tiles_ + kKeyBlock / kLanes * steps_ * kTileBytes;
@@ -109,7 +107,7 @@ class TileAttention {
     ahead_.stop_at(base + kKeyBlock);
     ahead_.template ask<256>();
     rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, key_tiles_, q_);
-    configure();
+    tiles_.configure(whole_tiles());  // C is 0 to 3, A 4 and 5, B 6 and 7
     for (; base < last; base += kKeyBlock) {
       rows_.enter(base);
       block_ = rows_.block();
@@ -124,17 +122,6 @@ class TileAttention {
     }
     tiles_.release();
     rows_.write(merged_, columns_ * kLanes, sums_.sums());
-  }
-
-  /// C is 0 to 3, A 4 and 5, B 6 and 7.
-  void configure() {
-    TileConfig config{};
-    config.palette = 1;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.rows[tile] = kTileHeight;
-    }
-    tiles_.configure(config);
   }
 
   /// Keys of the block to A tiles, [16 positions][step], zeros for positions that nobody sees.

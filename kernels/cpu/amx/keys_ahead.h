@@ -24,12 +24,6 @@ class KeysAhead {
     if (left_ == 0 && block_begin_ < limit_) aim();
   }
 
-  /// Asks for all that is left up to the limit.
-  void finish() {
-    while (left_ > 0)
-      ask_slowly(left_);
-  }
-
   /// For N lines.
   template <std::size_t N>
   inline __attribute__((always_inline)) void ask() {

@@ -87,12 +87,9 @@ class MadeTiles {
 
   /// One shape for the whole block. C is 0 and 1, B 2 and 3, A 4 to 7.
   void configure() {
-    TileConfig config{};
-    config.palette = 1;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.rows[tile] = static_cast<std::uint8_t>(tile / 2 == 1 ? kTileHeight : height_);
-    }
+    TileConfig config = whole_tiles();
+    for (const std::size_t tile : {0, 1, 4, 5, 6, 7})
+      config.rows[tile] = static_cast<std::uint8_t>(height_);
     tiles_.configure(config);
   }
 

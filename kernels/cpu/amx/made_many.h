@@ -25,7 +25,7 @@ class MadeMany {
         outputs_(block) {}
 
   void run() {
-    configure();
+    tiles_.configure(whole_tiles());  // C is 0 to 3, A 4 and 5, B 6 and 7
     std::size_t panel = block_.panel_begin;
     const std::size_t step = block_.up != nullptr ? 1 : 2;
     for (; panel + step <= block_.panel_end; panel += step)
@@ -65,17 +65,6 @@ class MadeMany {
     std::size_t rows;  ///< that are left; 0: none
     bool last;         ///< of k
   };
-
-  /// C is 0 to 3, A 4 and 5, B 6 and 7.
-  void configure() {
-    TileConfig config{};
-    config.palette = 1;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.rows[tile] = kTileHeight;
-    }
-    tiles_.configure(config);
-  }
 
   template <std::size_t N>
   void run_panels(std::size_t panel, std::size_t panels) {
@@ -123,9 +112,10 @@ class MadeMany {
     std::byte* sums = base_ + kSumsAt + tile * 2 * kTileBytes;
     const bool last = first + step + steps == steps_;
     if (W::kGrouped || first + step == 0) {
-      for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
+      for_c<V, M, static_cast<int>(N)>([&]<int C>() { tiles_.template zero<C>(); });
     } else {
-      for_c<M, N>([&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
+      for_c<V, M, static_cast<int>(N)>(
+          [&]<int C>() { tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes); });
     }
     const std::byte* x = rows_ + (tile * steps_ + first + step) * kTileBytes;
     const std::byte* weight = base_ + kMadeAt + step * kTileBytes;
@@ -139,7 +129,7 @@ class MadeMany {
       }
     }
     ask<N>();
-    for_c<M, N>([&]<int C>() {
+    for_c<V, M, static_cast<int>(N)>([&]<int C>() {
       std::byte* to = W::kGrouped || last ? base_ + kWaitingAt : sums;
       tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes);
     });
@@ -210,15 +200,6 @@ class MadeMany {
       W::template multiply<1, 4, 7>(tiles_);
       if constexpr (M == 2) W::template multiply<3, 5, 7>(tiles_);
     }
-  }
-
-  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * 2 + n.
-  template <int M, std::size_t N, class Fn>
-  static inline __attribute__((always_inline)) void for_c(Fn fn) {
-    fn.template operator()<0>();
-    if constexpr (M == 2) fn.template operator()<2>();
-    if constexpr (N == 2) fn.template operator()<1>();
-    if constexpr (M == 2 && N == 2) fn.template operator()<3>();
   }
 
   /// Some of what the next cut is made of.

@@ -21,18 +21,28 @@ inline constexpr std::size_t kMostTileRows = 512;
 inline constexpr std::size_t kRowsBytes = 1024 * 1024;
 
 /// A tiles of a block's rows, and behind kRowsBytes what a kind of weight keeps of rows.
-inline std::byte* rows_room(const LinearBlock& block) {
+inline __attribute__((always_inline)) std::byte* rows_room(const LinearBlock& block) {
   return block.rows_room != nullptr ? block.rows_room : reinterpret_cast<std::byte*>(block.scratch);
 }
 
-inline float* row_floats(const LinearBlock& block) {
+inline __attribute__((always_inline)) float* row_floats(const LinearBlock& block) {
   return reinterpret_cast<float*>(rows_room(block) + kRowsBytes);
 }
 
 /// Bytes from a panel to the one that a pass takes with it: the next one, or that of block.up.
-inline std::size_t panels_apart(const LinearBlock& block) {
+inline __attribute__((always_inline)) std::size_t panels_apart(const LinearBlock& block) {
   return block.up != nullptr ? static_cast<std::size_t>(block.up - block.weight)
                              : block.panel_bytes;
+}
+
+/// fn.operator()<C>() for the C tiles of M tiles of rows x N panels (m * 2 + n), in the order in
+/// which a step multiplies. (V only keeps instruction-set files apart, see table.h.)
+template <class V, int M, int N, class Fn>
+inline __attribute__((always_inline)) void for_c(Fn fn) {
+  fn.template operator()<0>();
+  if constexpr (M == 2) fn.template operator()<2>();
+  if constexpr (N == 2) fn.template operator()<1>();
+  if constexpr (M == 2 && N == 2) fn.template operator()<3>();
 }
 
 /// Stores outputs of many rows.
@@ -202,7 +212,7 @@ class ManyRows {
     const std::size_t x_next = steps_ * kTileBytes;
     const std::byte* weight = cut.weight;
     std::byte* sums = room_.sums + tile * 2 * kTileBytes;
-    if (!cut.begun) for_c<M, N>([&]<int C>() { begin_sums<C>(cut.first == 0, sums); });
+    if (!cut.begun) for_c<V, M, N>([&]<int C>() { begin_sums<C>(cut.first == 0, sums); });
 
     const bool cut_tail = cut.last && room_.tail != nullptr;
     const std::size_t whole = cut.steps - (cut_tail ? 1 : 0);
@@ -225,7 +235,7 @@ class ManyRows {
     make_outputs(waiting, waiting.rows);
 
     std::byte* to = cut.last ? room_.waiting : sums;
-    for_c<M, N>([&]<int C>() {
+    for_c<V, M, N>([&]<int C>() {
       tiles.template store<C>(to + C * kTileBytes, kTileRowBytes);
       if (goes_on) begin_sums<C>(cut.first == 0, sums + 4 * kTileBytes);
     });
@@ -266,16 +276,6 @@ class ManyRows {
       W::template multiply<1, 4, 7>(tiles);
       if constexpr (M == 2) W::template multiply<3, 5, 7>(tiles);
     }
-  }
-
-  /// fn.operator()<C>() for the C tiles of M x N (tile m of rows and panel n: m * 2 + n), in the
-  /// order in which a step multiplies.
-  template <int M, int N, class Fn>
-  static inline __attribute__((always_inline)) void for_c(Fn fn) {
-    fn.template operator()<0>();
-    if constexpr (M == 2) fn.template operator()<2>();
-    if constexpr (N == 2) fn.template operator()<1>();
-    if constexpr (M == 2 && N == 2) fn.template operator()<3>();
   }
 
   /// What a C tile begins with: nothing, or the sums of the cut before.

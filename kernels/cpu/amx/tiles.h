@@ -2,15 +2,14 @@
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
 // A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
-// products for four loads; up to 16 rows take four panels instead. With many rows k is cut, so that
-// the B tiles of a cut stay in the first level of caches while all rows go by, and sums wait in
-// memory from cut to cut, as they are. A C tile becomes outputs only after the products of the next
-// one are under way: the tile unit works meanwhile.
+// products for four loads; up to 16 rows take four panels instead. A C tile becomes outputs only
+// after the products of the next one are under way: the tile unit works meanwhile. More than 32
+// rows: many_rows.h.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows, since rows of a
-// tile do not meet. Bound: few rows read the weight once, at memory
-// bandwidth (a product of 16 cycles eats 1 KiB of B); many rows run at the tile unit's peak, for
-// which A comes from the second level of caches at half of its bandwidth (2 KiB for 64 cycles).
+// tile do not meet. Bound: few rows read the weight once, at memory bandwidth (a product of 16
+// cycles eats 1 KiB of B); many rows run at the tile unit's peak, for which A comes from the second
+// level of caches at half of its bandwidth (2 KiB for 64 cycles).
 //
 // T is the tile unit: HardwareTiles (kernels.cc) or EmulatedTiles, which runs anywhere and is what
 // the tests use where there is no AMX. W is a kind of weight, see linear.h.
@@ -28,6 +27,17 @@ struct alignas(64) TileConfig {
   std::uint16_t row_bytes[16];
   std::uint8_t rows[16];
 };
+
+/// Eight whole tiles.
+inline __attribute__((always_inline)) TileConfig whole_tiles() {
+  TileConfig config{};
+  config.palette = 1;
+  for (std::size_t tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = kTileRowBytes;
+    config.rows[tile] = kTileHeight;
+  }
+  return config;
+}
 
 /// Where one row of x lies in the A tiles: 64 bytes for each step along k. (V only keeps
 /// instruction-set files apart, see table.h.)
@@ -131,12 +141,9 @@ class TileLinear {
 
   /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
   void configure() {
-    TileConfig config{};
-    config.palette = 1;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.rows[tile] = static_cast<std::uint8_t>(tile < 6 ? height_ : kTileHeight);
-    }
+    TileConfig config = whole_tiles();
+    for (std::size_t tile = 0; tile < 6; ++tile)
+      config.rows[tile] = static_cast<std::uint8_t>(height_);
     tiles_.configure(config);
   }
 

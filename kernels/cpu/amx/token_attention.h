@@ -70,9 +70,7 @@ class TokenAttention {
         sums_(rows_),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         ahead_(tile, rows_.first(), rows_.last()) {
-    // 1 / ln 2
-    const float rate = (tile.scale < 0 ? -tile.scale : tile.scale) * 0x1.715476p+0F;
-    falling_ = Rows<V>::falling(rate);
+    falling_ = Weights::falling_at(tile.scale);
     const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + groups * steps_ * kTileBytes;
@@ -110,12 +108,7 @@ class TokenAttention {
   /// Scores: C 0, A 4 (keys), B 5 (queries) as narrow as there are heads. Values: C 2 and A 3
   /// (weights), as high as there are heads, B 6.
   void configure() {
-    TileConfig config{};
-    config.palette = 1;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.rows[tile] = kTileHeight;
-    }
+    TileConfig config = whole_tiles();
     for (const std::size_t tile : {0, 5})
       config.row_bytes[tile] = static_cast<std::uint16_t>(height_ * sizeof(float));
     for (const std::size_t tile : {2, 3})

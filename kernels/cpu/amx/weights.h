@@ -33,6 +33,11 @@ class TileWeights {
 
   using Falling = typename Rows<V>::Falling;
 
+  /// Of scores times |scale|: at rate |scale| / ln 2.
+  static Falling falling_at(float scale) {
+    return Rows<V>::falling((scale < 0 ? -scale : scale) * 0x1.715476p+0F);
+  }
+
   /// `sums`: [kKeyBlock][kLanes]; weights are 2^-(rate (largest - sum)).
   TileWeights(const float* sums, const Falling& falling, const Seen& seen)
       : sums_(sums), falling_(falling), seen_(seen) {}
