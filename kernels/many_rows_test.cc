@@ -50,6 +50,7 @@ constexpr Case kCases[] = {
     {530, 1040, 1100, 4, false},
     {40, 48, 600, 2, false},
     {33, 40, 20, 3, true},
+    {40, 64, 0, 2, false},
 };
 
 struct Format {

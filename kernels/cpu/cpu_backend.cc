@@ -104,6 +104,12 @@ struct Product {
   std::size_t streams;
 };
 
+// See Kernels::shares_rows. Without inputs there is nothing to pack, and no product.
+bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeight& weight) {
+  return weight.k() > 0 && kernels.shares_rows != nullptr &&
+         kernels.shares_rows(rows, weight.scheme(), weight.dtype());
+}
+
 // The block's rows, packed by all workers.
 void pack_together(const cpu::LinearBlock& block, const cpu::Kernels& kernels, ThreadPool& pool) {
   constexpr std::size_t kRows = 16;
@@ -184,11 +190,8 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   if (product.tokens == 0 || product.columns == 0) return;
   const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   // Fewer blocks than workers: several would pack the same rows.
-  const auto shared = [&](std::size_t count) {
-    return kernels.shares_rows != nullptr &&
-           kernels.shares_rows(count, weight.scheme(), weight.dtype());
-  };
-  if ((product.tokens + rows - 1) / rows >= pool.thread_count() || !shared(rows))
+  if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
+      !shares_rows(kernels, rows, weight))
     return run_blocks(product, rows, false, kernels, pool, fn);
   for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
     Product part = product;
@@ -196,7 +199,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
     part.tokens = std::min(rows, product.tokens - begin);
     run_blocks(part,
                part.tokens,
-               shared(part.tokens),
+               shares_rows(kernels, part.tokens, weight),
                kernels,
                pool,
                [&](cpu::LinearBlock& block, std::size_t row) { fn(block, begin + row); });
@@ -304,8 +307,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
                            .streams = 2};
   for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
     const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
-    if (dim % cpu::kPanel == 0 && kernels_.shares_rows != nullptr &&
-        kernels_.shares_rows(block.rows, block.scheme, block.dtype)) {
+    if (dim % cpu::kPanel == 0 && shares_rows(kernels_, block.rows, *args.weight)) {
       block.n = dim;
       block.up = block.weight + dim / cpu::kPanel * block.panel_bytes;
       block.bias = args.bias;
