@@ -149,6 +149,16 @@ void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
   backend_->gated_linear(args, *pool_);
 }
 
+/// Where the op before a product writes its rows packed: in what they would take as f32, which is
+/// as long at least. Null: they stay f32. Products with late weights take them as they come.
+std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const {
+  if (!layer.late.empty()) return nullptr;
+  const kernels::PackedWeight& weight = *layer.weight;
+  const std::size_t bytes = backend_->packed_rows_bytes(tokens, weight.k(), weight.format());
+  if (bytes == 0 || bytes > tokens * weight.k() * sizeof(float)) return nullptr;
+  return reinterpret_cast<std::byte*>(rows.data());
+}
+
 void Model::run_layers(const ForwardBatch& batch) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
@@ -175,14 +185,17 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   float* key = query + heads * head_dim;
   float* value = key + kv_heads * head_dim;
 
+  std::byte* normed = packed_rows(weights.qkv, tokens, workspace_.normed);
   backend_->rms_norm({.x = workspace_.hidden.data(),
                       .weight = weights.input_norm.data(),
                       .y = workspace_.normed.data(),
+                      .y_packed = normed,
                       .rows = tokens,
                       .dim = hidden,
                       .eps = eps},
                      *pool_);
-  linear(weights.qkv, {.x = workspace_.normed.data(), .y = query, .tokens = tokens});
+  linear(weights.qkv,
+         {.x = workspace_.normed.data(), .x_packed = normed, .y = query, .tokens = tokens});
 
   const kernels::KvLayer kv =
       kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
@@ -203,9 +216,13 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
        .kv = kv},
       *pool_);
   if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
+  std::byte* mixed = head_dim % kernels::kPackedHeadStep == 0
+                         ? packed_rows(weights.output, tokens, workspace_.attention)
+                         : nullptr;
   backend_->attention({.q = query,
                        .q_stride = stride,
                        .out = workspace_.attention.data(),
+                       .out_packed = mixed,
                        .batch = ragged(batch),
                        .kv = kv,
                        .heads = heads,
@@ -214,6 +231,7 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
                       *pool_);
   linear(weights.output,
          {.x = workspace_.attention.data(),
+          .x_packed = mixed,
           .y = workspace_.hidden.data(),
           .tokens = tokens,
           .accumulate = true});
@@ -223,26 +241,41 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
 void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   LayerWeights& weights = weights_.layers[layer];
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const bool dense = weights.experts.router == nullptr;
+  std::byte* normed =
+      dense ? packed_rows(weights.gate_up, token_count, workspace_.normed) : nullptr;
   backend_->rms_norm({.x = workspace_.hidden.data(),
                       .weight = weights.post_attention_norm.data(),
                       .y = workspace_.normed.data(),
+                      .y_packed = normed,
                       .rows = token_count,
                       .dim = hidden,
                       .eps = static_cast<float>(config_.rms_norm_eps)},
                      *pool_);
-  if (weights.experts.router != nullptr) {
-    experts(weights.experts, token_count);
+  if (dense) {
+    dense_mlp(weights, token_count, normed);
   } else {
-    dense_mlp(weights, token_count);
+    experts(weights.experts, token_count);
   }
 }
 
 /// hidden += down(silu(gate) * up)
-void Model::dense_mlp(LayerWeights& weights, std::size_t token_count) {
+void Model::dense_mlp(LayerWeights& weights, std::size_t token_count, const std::byte* normed) {
   float* inner = workspace_.inner.data();
-  gated_linear(weights.gate_up, {.x = workspace_.normed.data(), .y = inner, .tokens = token_count});
+  std::byte* packed =
+      normed == nullptr ? nullptr : packed_rows(weights.down, token_count, workspace_.inner);
+  gated_linear(weights.gate_up,
+               {.x = workspace_.normed.data(),
+                .x_packed = normed,
+                .y = inner,
+                .y_packed = packed,
+                .tokens = token_count});
   linear(weights.down,
-         {.x = inner, .y = workspace_.hidden.data(), .tokens = token_count, .accumulate = true});
+         {.x = inner,
+          .x_packed = packed,
+          .y = workspace_.hidden.data(),
+          .tokens = token_count,
+          .accumulate = true});
 }
 
 /// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)

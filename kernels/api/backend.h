@@ -108,6 +108,16 @@ class Backend {
                                                  std::size_t k,
                                                  WeightFormat store) const = 0;
 
+  /// Bytes that `rows` rows of k activations take, 64-byte aligned, in the form in which products
+  /// with weights of that format multiply them (bf16, in tiles): the op before may write them so
+  /// (y_packed, out_packed) and the product take them so (x_packed), with the bits of f32 between
+  /// them, but half of its bytes and no pass to pack them. 0: so many rows of so many go as f32.
+  [[nodiscard]] virtual std::size_t packed_rows_bytes(std::size_t /*rows*/,
+                                                      std::size_t /*k*/,
+                                                      WeightFormat /*weight*/) const {
+    return 0;
+  }
+
   virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
   virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;
   virtual void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const = 0;

@@ -1,8 +1,9 @@
 // Arguments of every op: plain pointers and sizes over ragged batches of tokens. A batch is T
 // tokens of any number of sequences, in any order; nothing here assumes one sequence.
 //
-// Activations are f32. "stride" counts elements from one token's row to the next; 0 means dense
-// (written at the field). Unless a comment says so, inputs and outputs must not overlap.
+// Activations are f32, or packed as the product that comes next reads them
+// (Backend::packed_rows_bytes). "stride" counts elements from one token's row to the next; 0 means
+// dense (written at the field). Unless a comment says so, inputs and outputs must not overlap.
 // Preconditions are the caller's to keep: kernels check nothing that comes from a client. All
 // outputs of a token depend on that token's inputs only: the same bits alone or in a batch, at any
 // row, with any number of threads.
@@ -17,6 +18,9 @@ namespace tandem::kernels {
 
 /// Largest head_dim that attention and rope accept.
 inline constexpr std::size_t kMaxHeadDim = 512;
+
+/// Of head_dim, where attention's outputs go packed.
+inline constexpr std::size_t kPackedHeadStep = 32;
 
 /// Most experts in a layer that route and expert_mlp accept.
 inline constexpr std::size_t kMaxExperts = 1024;
@@ -33,8 +37,9 @@ struct EmbeddingArgs {
 /// The sum runs in the family's fixed order; then bias, then the old y are added, one rounding
 /// each. Quantised weights: WeightScheme.
 struct LinearArgs {
-  const float* x = nullptr;  ///< [tokens, k]
-  std::size_t x_stride = 0;  ///< 0: k
+  const float* x = nullptr;             ///< [tokens, k]
+  std::size_t x_stride = 0;             ///< 0: k
+  const std::byte* x_packed = nullptr;  ///< x as Backend::packed_rows_bytes says; null: x
   const PackedWeight* weight = nullptr;
   const float* bias = nullptr;  ///< [n] or null
   float* y = nullptr;           ///< [tokens, n]; must not overlap x
@@ -48,10 +53,12 @@ struct LinearArgs {
 struct GatedLinearArgs {
   const float* x = nullptr;              ///< [tokens, k]
   std::size_t x_stride = 0;              ///< 0: k
+  const std::byte* x_packed = nullptr;   ///< as LinearArgs
   const PackedWeight* weight = nullptr;  ///< [2 * dim, k]: gate, then up
   const float* bias = nullptr;           ///< [2 * dim] or null
   float* y = nullptr;                    ///< [tokens, dim]; must not overlap x
   std::size_t y_stride = 0;              ///< 0: dim
+  std::byte* y_packed = nullptr;         ///< where y goes packed; null: y. Only with x_packed
   std::size_t tokens = 0;
 };
 
@@ -64,6 +71,7 @@ struct RmsNormArgs {
   const float* weight = nullptr;  ///< [dim]
   float* y = nullptr;             ///< [rows, dim]; may be x itself when the strides are equal
   std::size_t y_stride = 0;       ///< 0: dim
+  std::byte* y_packed = nullptr;  ///< where y goes packed; null: y
   std::size_t rows = 0;
   std::size_t dim = 0;
   float eps = 1e-6F;
@@ -216,6 +224,8 @@ struct AttentionArgs {
   std::size_t q_stride = 0;    ///< 0: heads * head_dim
   float* out = nullptr;        ///< [tokens, heads, head_dim]
   std::size_t out_stride = 0;  ///< 0: heads * head_dim
+  /// Where out goes packed; null: out. Only for a head_dim of whole kPackedHeadStep.
+  std::byte* out_packed = nullptr;
   RaggedTokens batch;
   KvLayer kv;
   std::size_t heads =

@@ -98,6 +98,7 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, std::uint32_t worth_taking,
 struct Product {
   const float* x;
   std::size_t x_stride;
+  const std::byte* x_packed;  ///< or null
   std::size_t tokens;
   const PackedWeight& weight;
   std::size_t columns;
@@ -108,6 +109,12 @@ struct Product {
 bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeight& weight) {
   return weight.k() > 0 && kernels.shares_rows != nullptr &&
          kernels.shares_rows(rows, weight.scheme(), weight.dtype());
+}
+
+// Where a row, the first of a tile, of packed rows begins.
+template <class Byte>
+Byte* packed_row(Byte* rows, std::size_t row, std::size_t k) {
+  return rows == nullptr ? nullptr : rows + row * k * dtype_bytes(DType::kBf16);
 }
 
 // The block's rows, packed by all workers.
@@ -157,11 +164,12 @@ void run_blocks(const Product& product,
                                 .y_stride = 0,
                                 .accumulate = false,
                                 .scratch = nullptr,
-                                .packed = shared,
+                                .packed = shared || product.x_packed != nullptr,
                                 .x_rows = nullptr,
                                 .y_rows = nullptr,
                                 .row_scale = nullptr,
                                 .rows_room = shared ? pool.shared_scratch() : nullptr,
+                                .y_packed = nullptr,
                                 .up = nullptr,
                                 .next = nullptr};
   if (shared) pack_together(all, kernels, pool);
@@ -175,8 +183,12 @@ void run_blocks(const Product& product,
     block.panel_begin = panel;
     block.panel_end = std::min(panel + step, panels);
     block.scratch = reinterpret_cast<float*>(pool.scratch(worker));
-    block.packed = shared || packed[worker] == mark;
+    block.packed = all.packed || packed[worker] == mark;
     packed[worker] = mark;
+    if (product.x_packed != nullptr) {
+      // Only read, since they are packed.
+      block.rows_room = const_cast<std::byte*>(packed_row(product.x_packed, row, k));
+    }
     fn(block, row);
   };
   for_ranges(pool, row_blocks * columns, row_blocks > 1 ? kWorthTaking : 1, run);
@@ -188,7 +200,11 @@ template <class Fn>
 void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool& pool, Fn fn) {
   const PackedWeight& weight = product.weight;
   if (product.tokens == 0 || product.columns == 0) return;
-  const std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
+  std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
+  if (product.x_packed != nullptr) {
+    rows = (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows;
+    return run_blocks(product, rows, false, kernels, pool, fn);
+  }
   // Fewer blocks than workers: several would pack the same rows.
   if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
       !shares_rows(kernels, rows, weight))
@@ -205,6 +221,12 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
                [&](cpu::LinearBlock& block, std::size_t row) { fn(block, begin + row); });
   }
 }
+
+// Of a thread's scratch, at its end: what a tile of attention may put out before it is packed.
+// Kernels that give packed rows take no more (Kernels::attention_rows), and leave it alone.
+constexpr std::size_t kRowsOutFloats = std::size_t{32} * 1024;
+static_assert(cpu::kPackedFloats + kRowsOutFloats <= ThreadPool::kScratchBytes / sizeof(float));
+static_assert(cpu::kTileRows * kMaxHeadDim <= kRowsOutFloats);
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
 struct TileShape {
@@ -268,6 +290,16 @@ std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat 
   return cpu::panel_count(n) * cpu::panel_bytes(k, store);
 }
 
+std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
+                                          std::size_t k,
+                                          WeightFormat weight) const {
+  if (kernels_.takes_packed == nullptr ||
+      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype))
+    return 0;
+  return (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows * k *
+         dtype_bytes(DType::kBf16);
+}
+
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
   const MatrixView& table = args.table;
   const std::size_t row_bytes = stride_or(table.row_stride, table.cols) * dtype_bytes(table.dtype);
@@ -283,6 +315,7 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, weight.k()),
+                           .x_packed = args.x_packed,
                            .tokens = args.tokens,
                            .weight = weight,
                            .columns = weight.n(),
@@ -301,6 +334,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
   const std::size_t y_stride = stride_or(args.y_stride, dim);
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, args.weight->k()),
+                           .x_packed = args.x_packed,
                            .tokens = args.tokens,
                            .weight = *args.weight,
                            .columns = dim,
@@ -313,6 +347,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
       block.bias = args.bias;
       block.y = args.y + row * y_stride;
       block.y_stride = y_stride;
+      block.y_packed = packed_row(args.y_packed, row, dim);
       kernels_.linear(block);
       return;
     }
@@ -366,16 +401,27 @@ void CpuBackend::gated_columns(const GatedLinearArgs& args,
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
   const std::size_t x_stride = stride_or(args.x_stride, args.dim);
-  cpu::for_rows(pool, args.rows, args.dim, [&](std::size_t row) {
+  cpu::for_rows(pool, args.rows, args.dim, [&](std::size_t row, std::size_t worker) {
     const float* x = args.x + row * x_stride;
+    float* y = args.y_packed == nullptr ? args.y + row * stride_or(args.y_stride, args.dim)
+                                        : reinterpret_cast<float*>(pool.scratch(worker));
     kernels_.norm_row(
         {.x = x,
          .next = row + 1 < args.rows ? x + x_stride : nullptr,
          .residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim,
          .weight = args.weight,
-         .y = args.y + row * stride_or(args.y_stride, args.dim),
+         .y = y,
          .dim = args.dim,
          .eps = args.eps});
+    if (args.y_packed == nullptr) return;
+    kernels_.pack_part({.x = y,
+                        .x_stride = 0,
+                        .rows = 1,
+                        .columns = args.dim,
+                        .to = args.y_packed,
+                        .k = args.dim,
+                        .row = row,
+                        .column = 0});
   });
 }
 
@@ -483,7 +529,10 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
   const std::size_t columns = (kv.kv_heads + shape.kv_heads - 1) / shape.kv_heads * head_tiles;
   const std::size_t token_tiles = (args.batch.tokens + shape.tokens - 1) / shape.tokens;
 
+  const std::size_t out_stride = stride_or(args.out_stride, dense);
   pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
+    std::byte* scratch = pool.scratch(worker);
+    auto* room = reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes) - kRowsOutFloats;
     // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
     // a big one.
     const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;
@@ -497,15 +546,20 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
       while (end < last && args.batch.sequence[end] == sequence)
         ++end;
       const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+      const std::size_t heads = std::min(shape.heads, group - head_in_group);
+      const std::size_t kv_heads = std::min(shape.kv_heads, kv.kv_heads - kv_head);
+      // Of a token.
+      const std::size_t floats = heads * kv_heads * kv.head_dim;
+      const bool packed = args.out_packed != nullptr;
       kernels_.attention(
           {.q = args.q + begin * stride_or(args.q_stride, dense) + head * kv.head_dim,
            .q_stride = stride_or(args.q_stride, dense),
-           .out = args.out + begin * stride_or(args.out_stride, dense) + head * kv.head_dim,
-           .out_stride = stride_or(args.out_stride, dense),
+           .out = packed ? room : args.out + begin * out_stride + head * kv.head_dim,
+           .out_stride = packed ? floats : out_stride,
            .position = args.batch.position + begin,
            .tokens = end - begin,
-           .heads = std::min(shape.heads, group - head_in_group),
-           .kv_heads = std::min(shape.kv_heads, kv.kv_heads - kv_head),
+           .heads = heads,
+           .kv_heads = kv_heads,
            .pages = args.batch.sequences[sequence].pages,
            .keys = kv_head_base(kv, kv_head),
            .kv_head_stride = kv.page_size * row_bytes,
@@ -517,7 +571,17 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
            .dtype = kv.dtype,
            .scale = args.scale,
            .window = args.window,
-           .scratch = pool.scratch(worker)});
+           .scratch = scratch});
+      if (packed) {
+        kernels_.pack_part({.x = room,
+                            .x_stride = floats,
+                            .rows = end - begin,
+                            .columns = floats,
+                            .to = args.out_packed,
+                            .k = dense,
+                            .row = begin,
+                            .column = head * kv.head_dim});
+      }
       begin = end;
     }
   });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 namespace tandem::kernels::cpu {
 
@@ -39,16 +40,21 @@ inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {
   return pool.thread_count() * (rows > kManyRows ? kTasksPerThreadOfManyRows : kTasksPerThread);
 }
 
-/// fn(row) for all rows, in tasks of at least kElementsPerTask elements.
+/// fn(row), or fn(row, worker), for all rows, in tasks of at least kElementsPerTask elements.
 template <class Fn>
 void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, Fn fn) {
   const std::size_t most = pool.thread_count() * kTasksPerThread;
   const std::size_t tasks =
       std::clamp<std::size_t>(rows * elements_per_row / kElementsPerTask, 1, most);
-  pool.parallel_for(tasks, [&](std::size_t task, std::size_t) {
+  pool.parallel_for(tasks, [&](std::size_t task, std::size_t worker) {
     const std::size_t end = rows * (task + 1) / tasks;
-    for (std::size_t row = rows * task / tasks; row < end; ++row)
-      fn(row);
+    for (std::size_t row = rows * task / tasks; row < end; ++row) {
+      if constexpr (std::is_invocable_v<Fn, std::size_t, std::size_t>) {
+        fn(row, worker);
+      } else {
+        fn(row);
+      }
+    }
   });
 }
 

@@ -85,6 +85,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                    .y_rows = nullptr,
                    .row_scale = nullptr,
                    .rows_room = nullptr,
+                   .y_packed = nullptr,
                    .up = nullptr,
                    .next = nullptr});
     }

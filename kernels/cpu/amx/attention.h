@@ -78,6 +78,8 @@ class TileAttention {
 
   static constexpr std::size_t kRoom =
       (kPackedFloats * sizeof(float) - Keys::kPointers * sizeof(void*)) / kTileBytes - 1;
+  // CpuBackend keeps the rows of a tile in 128 KiB where they go on packed.
+  static_assert(kRows * kRowsDim * sizeof(float) <= 128 * 1024);
   static_assert(room(kRows, kRowsDim / 32) <= kRoom);
   static_assert(room(kRows / 2, 2 * kRowsDim / 32) <= kRoom);
   static_assert(room(kRows / 4, kMaxHeadDim / 32) <= kRoom);

@@ -31,6 +31,8 @@ Kernels emulated_amx_kernels() {
   kernels.most_rows = &Tiles::most_rows;
   kernels.shares_rows = &Tiles::shares_rows;
   kernels.pack_rows = &Tiles::pack_rows;
+  kernels.takes_packed = &Tiles::takes_packed;
+  kernels.pack_part = &Tiles::pack_part;
   kernels.attention = &attention;
   kernels.attention_rows = &Attention::most_rows;
   return kernels;

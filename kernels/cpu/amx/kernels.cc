@@ -72,6 +72,8 @@ Kernels kernels_on() {
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
   kernels.shares_rows = &AmxLinear<Avx512Vec, T>::shares_rows;
   kernels.pack_rows = &AmxLinear<Avx512Vec, T>::pack_rows;
+  kernels.takes_packed = &AmxLinear<Avx512Vec, T>::takes_packed;
+  kernels.pack_part = &AmxLinear<Avx512Vec, T>::pack_part;
   kernels.attention = &attention<T>;
   kernels.attention_rows = &TileAttention<Avx512Vec, T>::most_rows;
   return kernels;

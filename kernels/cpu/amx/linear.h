@@ -312,6 +312,28 @@ struct AmxLinear {
     }
   }
 
+  /// See Kernels. Few rows are packed by each worker for itself, in its own caches.
+  static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
+    return rows > 2 * kTileHeight && scheme == WeightScheme::kFloat && dtype == DType::kBf16 &&
+           k > 0 && k % kPackedColumns == 0 && most_rows(k, scheme, dtype) >= 2 * kTileHeight;
+  }
+
+  /// See Kernels.
+  static void pack_part(const PackedPart& part) {
+    static_assert(kPackedRows == kTileHeight && kPackedColumns == Bf16Kind<V, T>::kStepK);
+    const std::size_t tile_row_bytes = part.k / kPackedColumns * kTileBytes;
+    for (std::size_t r = 0; r < part.rows; ++r) {
+      const float* x = part.x + r * part.x_stride;
+      const std::size_t row = part.row + r;
+      std::byte* to = part.to + row / kTileHeight * tile_row_bytes +
+                      row % kTileHeight * kTileRowBytes + part.column / kPackedColumns * kTileBytes;
+      for (std::size_t i = 0; i < part.columns; i += kPackedColumns, to += kTileBytes) {
+        V::store_bf16(to, V::load(x + i));
+        V::store_bf16(to + 32, V::load(x + i + 16));
+      }
+    }
+  }
+
   /// See Kernels.
   static std::size_t most_rows(std::size_t k, WeightScheme scheme, DType dtype) {
     if (scheme == WeightScheme::kFloat && dtype == DType::kBf16)

@@ -249,7 +249,7 @@ class MadeMany {
   /// Of rows that wait, in all panels; `sums` are those of the first one.
   void make_outputs(const TileGroup& at, const std::byte* sums) {
     const bool simple = outputs_.simple(at.panel, waiting_.panels);
-    float* y = outputs_.at(at.row, at.panel);
+    std::byte* y = outputs_.at(at.row, at.panel);
     for (std::size_t r = 0; r < at.rows; ++r) {
       const std::byte* row_sums = sums + r * kTileRowBytes;
       if (block_.up != nullptr) {
@@ -261,13 +261,13 @@ class MadeMany {
           const std::size_t panel = at.panel + n;
           const Vec sum = W::outputs(block_, at.row + r, panel, row_sums + n * kTileBytes);
           if (simple) {
-            outputs_.put(y + n * kPanel, panel, sum);
+            outputs_.put(y + n * kPanel * sizeof(float), panel, sum);
           } else {
             Linear<V>::finish(block_, at.row + r, panel, sum);
           }
         }
       }
-      y += block_.y_stride;
+      y += outputs_.step_after(at.row + r);
     }
   }
 

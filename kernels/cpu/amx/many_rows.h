@@ -52,10 +52,15 @@ class ManyOutputs {
   explicit ManyOutputs(const LinearBlock& block)
       : block_(block),
         up_(panels_apart(block) / block.panel_bytes),
-        streams_(!block.accumulate && block.rows * block.n * sizeof(float) >= kStreamedBytes &&
-                 (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) %
-                         64 ==
-                     0) {}
+        streams_(
+            block.y_packed == nullptr && !block.accumulate &&
+            block.rows * block.n * sizeof(float) >= kStreamedBytes &&
+            (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) % 64 == 0),
+        packed_(block.y_packed != nullptr),
+        row_step_(packed_ ? kTileRowBytes : block.y_stride * sizeof(float)),
+        // Packed rows of a tile are one run; those of the next lie behind all of its steps.
+        tile_step_(packed_ ? block.n / kPackedColumns * kTileBytes : kTileHeight * row_step_),
+        ahead_(packed_ ? tile_step_ : kRowsAhead * row_step_) {}
 
   /// Whether outputs of `count` panels from `panel` on have a common stride and whole panels.
   [[nodiscard]] bool simple(std::size_t panel, std::size_t count) const {
@@ -63,31 +68,44 @@ class ManyOutputs {
            (panel + (block_.up != nullptr ? 1 : count)) * kPanel <= block_.n;
   }
 
-  [[nodiscard]] float* at(std::size_t row, std::size_t panel) const {
-    return block_.y + row * block_.y_stride + panel * kPanel;
+  [[nodiscard]] std::byte* at(std::size_t row, std::size_t panel) const {
+    const std::size_t down = row / kTileHeight * tile_step_ + row % kTileHeight * row_step_;
+    if (!packed_) return reinterpret_cast<std::byte*>(block_.y + panel * kPanel) + down;
+    return block_.y_packed + down + panel / 2 * kTileBytes + panel % 2 * (kTileRowBytes / 2);
+  }
+
+  /// From `row` to the row behind it.
+  [[nodiscard]] std::size_t step_after(std::size_t row) const {
+    return (row + 1) % kTileHeight == 0 ? tile_step_ - (kTileHeight - 1) * row_step_ : row_step_;
   }
 
   /// One row and panel, where it is simple.
-  inline __attribute__((always_inline)) void put(float* y,
+  inline __attribute__((always_inline)) void put(std::byte* to,
                                                  std::size_t panel,
                                                  typename V::Vec sum) const {
-    ask(y);
+    ask(to);
+    auto* y = reinterpret_cast<float*>(to);
     if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
     if (block_.accumulate) sum = V::add(sum, V::load(y));
     store(y, sum);
   }
 
   /// silu(gate) * up.
-  inline __attribute__((always_inline)) void put_gated(float* y,
+  inline __attribute__((always_inline)) void put_gated(std::byte* to,
                                                        std::size_t panel,
                                                        typename V::Vec gate,
                                                        typename V::Vec up) const {
-    ask(y);
+    ask(to);
     if (block_.bias != nullptr) {
       gate = V::add(gate, V::load(block_.bias + panel * kPanel));
       up = V::add(up, V::load(block_.bias + (panel + up_) * kPanel));
     }
-    store(y, Rows<V>::silu_mul(gate, up));
+    const typename V::Vec value = Rows<V>::silu_mul(gate, up);
+    if (packed_) {
+      V::store_bf16(to, value);
+    } else {
+      store(reinterpret_cast<float*>(to), value);
+    }
   }
 
   /// After the last one.
@@ -103,8 +121,8 @@ class ManyOutputs {
   /// are written, and rows that lie a power of 2 apart push each other out meanwhile.
   static constexpr std::size_t kStreamedBytes = 2 << 20;
 
-  inline __attribute__((always_inline)) void ask(const float* y) const {
-    if (!streams_) __builtin_prefetch(y + kRowsAhead * block_.y_stride, 1);
+  inline __attribute__((always_inline)) void ask(const std::byte* to) const {
+    if (!streams_) __builtin_prefetch(to + ahead_, 1);
   }
 
   inline __attribute__((always_inline)) void store(float* y, typename V::Vec value) const {
@@ -116,8 +134,12 @@ class ManyOutputs {
   }
 
   const LinearBlock& block_;
-  std::size_t up_;  ///< panels from gate to up
-  bool streams_;    ///< past the caches
+  std::size_t up_;         ///< panels from gate to up
+  bool streams_;           ///< past the caches
+  bool packed_;            ///< as rows of the product that comes next
+  std::size_t row_step_;   ///< bytes from row to row of a tile
+  std::size_t tile_step_;  ///< from tile to tile
+  std::size_t ahead_;      ///< to what is asked for
 };
 
 /// Where products of many rows find what they need.
@@ -202,7 +224,7 @@ class ManyRows {
     std::size_t rows;  ///< 0: none
     std::size_t panel;
     std::size_t panels;
-    float* y;  ///< of the first row; null: outputs have no common stride, or no whole panels
+    std::byte* y;  ///< of the next row; null: outputs have no common stride, or no whole panels
   };
 
   template <int M, int N>
@@ -296,14 +318,14 @@ class ManyRows {
         const Vec gate = output(waiting, waiting.panel, 0);
         const Vec up = output(waiting, waiting.panel + apart_ / block_.panel_bytes, 1);
         outputs_.put_gated(waiting.y, waiting.panel, gate, up);
-        waiting.y += block_.y_stride;
+        waiting.y += outputs_.step_after(waiting.row);
       } else if (waiting.y != nullptr) {
         outputs_.put(waiting.y, waiting.panel, output(waiting, waiting.panel, 0));
         if (waiting.panels == 2) {
           const std::size_t panel = waiting.panel + 1;
-          outputs_.put(waiting.y + kPanel, panel, output(waiting, panel, 1));
+          outputs_.put(waiting.y + kPanel * sizeof(float), panel, output(waiting, panel, 1));
         }
-        waiting.y += block_.y_stride;
+        waiting.y += outputs_.step_after(waiting.row);
       } else {
         for (std::size_t n = 0; n < waiting.panels; ++n) {
           const std::size_t panel = waiting.panel + n;

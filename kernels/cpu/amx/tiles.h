@@ -102,7 +102,7 @@ class TileLinear {
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
         steps_(steps_of(block.k)),
-        height_(block.rows < kTileHeight ? block.rows : kTileHeight),
+        height_(block.rows < kTileHeight && block.rows_room == nullptr ? block.rows : kTileHeight),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         tail_bytes_(W::tail_bytes(block.k)),
         rows_(rows_room(block)),

@@ -13,6 +13,9 @@ namespace tandem::kernels::cpu {
 
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
+/// Columns and rows that packed rows of activations keep together, as bf16.
+inline constexpr std::size_t kPackedColumns = 32;
+inline constexpr std::size_t kPackedRows = 16;
 /// Query rows (token, head) of one attention tile; of several tokens, kernels may take more.
 inline constexpr std::size_t kTileRows = 32;
 /// Positions of one attention block; blocks are aligned to absolute positions. Part of the
@@ -53,14 +56,28 @@ struct LinearBlock {
   const std::int32_t* y_rows;
   const float* row_scale;  ///< [rows]: factor of a row's sums, before bias and old y; or null
   /// Where rows are packed if not in `scratch`: kRowsRoom bytes that workers share, see
-  /// Kernels::pack_rows.
+  /// Kernels::pack_rows, or rows that came packed: see Kernels::pack_part. In whole tiles.
   std::byte* rows_room;
+  /// Where outputs go packed, from row 0 of this block on, with `up` only; null: y.
+  std::byte* y_packed;
   /// Panel 0 of a second weight of the same shape, whole panels from `weight`: outputs are
   /// silu(weight x) * (up x). Only where Kernels::shares_rows, and n is whole panels; `bias` has
   /// both weights' columns. Null: none.
   const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
+};
+
+/// Some columns of some rows of activations, on their way to the product that comes next.
+struct PackedPart {
+  const float* x;
+  std::size_t x_stride;
+  std::size_t rows;
+  std::size_t columns;  ///< kPackedColumns each
+  std::byte* to;        ///< row 0, column 0 of [., k]
+  std::size_t k;
+  std::size_t row;  ///< the first one's place there
+  std::size_t column;
 };
 
 struct NormRow {
@@ -117,6 +134,12 @@ struct Kernels {
   bool (*shares_rows)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
+  /// Whether rows of k may be packed before they come to a product with such a weight.
+  /// Null: never.
+  bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
+  /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
+  /// rows do not meet.
+  void (*pack_part)(const PackedPart&) = nullptr;
   void (*norm_row)(const NormRow&);
   void (*rope_head)(const RopeHead&);
   void (*silu_mul_row)(const float* gate, const float* up, float* out, std::size_t dim);

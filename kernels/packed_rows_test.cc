@@ -1,0 +1,199 @@
+// Activations that go packed from op to op: products of them have the bits that f32 in between
+// gives.
+#include "kernels/attention_world.h"
+#include "kernels/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <vector>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::Filled;
+using testing::Matrix;
+using testing::Rng;
+using testing::World;
+
+/// Room for packed rows. Not-a-numbers at first: rows that fill up a tile meet no other row.
+class Room {
+ public:
+  explicit Room(std::size_t bytes)
+      : data_(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}))) {
+    std::memset(data_.get(), 0xff, bytes);
+  }
+
+  [[nodiscard]] std::byte* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
+  };
+
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+std::unique_ptr<PackedWeight> random_weight(
+    const Backend& backend, std::size_t n, std::size_t k, Rng& rng, ThreadPool& pool) {
+  const Matrix source(n, k, DType::kF32, rng.reals(n * k));
+  const MatrixView view = source.view();
+  return backend.pack({&view, 1}, DType::kBf16, pool);
+}
+
+/// Those that take rows packed.
+std::vector<const Backend*> backends() {
+  std::vector<const Backend*> some;
+  for (const Backend* backend : testing::vector_backends()) {
+    if (backend->packed_rows_bytes(64, 64, DType::kBf16) > 0) some.push_back(backend);
+  }
+  return some;
+}
+
+struct Case {
+  std::size_t tokens;
+  std::size_t hidden;
+  std::size_t inner;
+  std::size_t threads;
+};
+
+// Last tiles that are not whole; an outputs' panel alone; several blocks of rows, the last one of
+// less than a tile; more threads than blocks.
+constexpr Case kCases[] = {
+    {33, 32, 64, 1},
+    {47, 96, 32, 2},
+    {300, 64, 160, 3},
+    {130, 8192, 32, 2},
+    {49, 32, 16384, 2},
+};
+
+TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
+  for (const Backend* backend : backends()) {
+    for (const Case& c : kCases) {
+      if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
+      SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
+                   std::to_string(c.inner));
+      ThreadPool pool(c.threads);
+      Rng rng(c.tokens);
+      const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, rng, pool);
+      const auto down = random_weight(*backend, c.hidden, c.inner, rng, pool);
+      const std::vector<float> x = rng.reals(c.tokens * c.hidden);
+      const std::vector<float> scale = rng.reals(c.hidden);
+      const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
+      const auto mlp = [&](bool packed) {
+        const std::size_t normed_bytes =
+            backend->packed_rows_bytes(c.tokens, c.hidden, DType::kBf16);
+        const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, DType::kBf16);
+        EXPECT_GE(normed_bytes, c.tokens * c.hidden * 2);
+        EXPECT_GE(inner_bytes, c.tokens * c.inner * 2);
+        const Room normed_room(normed_bytes);
+        const Room inner_room(inner_bytes);
+        std::byte* normed_packed = packed ? normed_room.data() : nullptr;
+        std::byte* inner_packed = packed ? inner_room.data() : nullptr;
+        std::vector<float> normed(packed ? 0 : c.tokens * c.hidden);
+        std::vector<float> inner(packed ? 0 : c.tokens * c.inner);
+        backend->rms_norm({.x = x.data(),
+                           .weight = scale.data(),
+                           .y = normed.data(),
+                           .y_packed = normed_packed,
+                           .rows = c.tokens,
+                           .dim = c.hidden},
+                          pool);
+        backend->gated_linear({.x = normed.data(),
+                               .x_packed = normed_packed,
+                               .weight = gate_up.get(),
+                               .bias = bias.data(),
+                               .y = inner.data(),
+                               .y_packed = inner_packed,
+                               .tokens = c.tokens},
+                              pool);
+        std::vector<float> y = x;
+        backend->linear({.x = inner.data(),
+                         .x_packed = inner_packed,
+                         .weight = down.get(),
+                         .y = y.data(),
+                         .tokens = c.tokens,
+                         .accumulate = true},
+                        pool);
+        return y;
+      };
+      EXPECT_TRUE(testing::same_bits(mlp(true), mlp(false)));
+    }
+  }
+}
+
+TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
+  for (const Backend* backend : backends()) {
+    for (const std::size_t head_dim : {32, 128, 160}) {
+      for (const DType dtype : {DType::kBf16, DType::kF32}) {
+        ThreadPool pool(2);
+        World world;
+        world.heads = 6;
+        world.kv = {.head_dim = head_dim, .dtype = dtype, .lengths = {70, 1, 3, 40}};
+        const Filled filled(world);
+        filled.write(*backend, pool);
+        // Prompts, and tokens alone of every sequence in turn.
+        std::vector<std::size_t> index = filled.all();
+        for (std::size_t i = 0; i < 9; ++i)
+          index.insert(index.end(), {i, 70, 73 - i % 3, 74 + 4 * i});
+        std::vector<std::int32_t> sequence;
+        std::vector<std::int32_t> position;
+        std::vector<float> q;
+        for (const std::size_t i : index) {
+          sequence.push_back(filled.sequence[i]);
+          position.push_back(filled.position[i]);
+          const auto row = filled.q.begin() + static_cast<std::ptrdiff_t>(i * filled.row());
+          q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(filled.row()));
+        }
+        Rng rng(head_dim);
+        const auto weight = random_weight(*backend, 48, filled.row(), rng, pool);
+        const auto output = [&](bool packed) {
+          const std::size_t bytes =
+              backend->packed_rows_bytes(index.size(), filled.row(), DType::kBf16);
+          EXPECT_GE(bytes, index.size() * filled.row() * 2);
+          const Room room(bytes);
+          std::byte* mixed = packed ? room.data() : nullptr;
+          std::vector<float> out(packed ? 0 : index.size() * filled.row());
+          backend->attention({.q = q.data(),
+                              .out = out.data(),
+                              .out_packed = mixed,
+                              .batch = filled.pool.batch(sequence, position),
+                              .kv = filled.pool.layer(),
+                              .heads = world.heads,
+                              .scale = 0.2F},
+                             pool);
+          std::vector<float> y(index.size() * 48);
+          backend->linear({.x = out.data(),
+                           .x_packed = mixed,
+                           .weight = weight.get(),
+                           .y = y.data(),
+                           .tokens = index.size()},
+                          pool);
+          return y;
+        };
+        EXPECT_TRUE(testing::same_bits(output(true), output(false))) << head_dim;
+      }
+    }
+  }
+}
+
+TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
+  for (const Backend* backend : testing::vector_backends()) {
+    EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
+    EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
+    EXPECT_EQ(backend->packed_rows_bytes(64, 72, DType::kBf16), 0U) << "not whole words of a tile";
+    EXPECT_EQ(backend->packed_rows_bytes(64, 0, DType::kBf16), 0U);
+    EXPECT_EQ(backend->packed_rows_bytes(1, 64, DType::kBf16), 0U) << "a row for each worker";
+    if (!testing::rounds_inputs(*backend)) {
+      EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kBf16), 0U);
+    }
+  }
+  EXPECT_EQ(testing::reference().packed_rows_bytes(64, 64, DType::kBf16), 0U);
+  EXPECT_GE(backends().size(), 1U) << "the emulation runs everywhere";
+}
+
+}  // namespace
+}  // namespace tandem::kernels
