@@ -79,13 +79,16 @@ double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) 
                                                                         : limits.fma_gflop_s;
 }
 
-// Several copies of the weight, so that a decode step finds it in memory and not in a cache.
+// Weights of a bench together: several copies, so that a decode step does not find them in the
+// second level of caches. The bound of reading is that of as many bytes.
+constexpr std::size_t kSetBytes = std::size_t{192} << 20;
+
 void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format& format) {
   const std::vector<float> source = ramp(n * k);
   const tandem::kernels::MatrixView view{
       .data = source.data(), .dtype = DType::kF32, .rows = n, .cols = k};
   const std::size_t bytes = setup.backend.packed_bytes(n, k, format.format);
-  const std::size_t copies = std::max<std::size_t>(1, (std::size_t{192} << 20) / bytes);
+  const std::size_t copies = std::max<std::size_t>(1, kSetBytes / bytes);
   std::vector<std::unique_ptr<tandem::kernels::PackedWeight>> weights;
   for (std::size_t i = 0; i < copies; ++i) {
     weights.push_back(setup.backend.pack({&view, 1}, format.format, setup.pool));
@@ -134,8 +137,7 @@ void bench_experts(const Setup& setup, const Format& format) {
     return setup.backend.pack_stack(views, format.format, setup.pool);
   };
   const std::size_t bytes = 3 * setup.backend.packed_bytes(kInner, kHidden, format.format);
-  // Several layers, so that a step finds its experts in memory and not in a cache.
-  std::vector<Layer> layers((std::size_t{192} << 20) / (kExperts * bytes) + 1);
+  std::vector<Layer> layers(kSetBytes / (kExperts * bytes) + 1);
   for (Layer& layer : layers) {
     layer = {stack(kInner, kHidden), stack(kInner, kHidden), stack(kHidden, kInner)};
     if (layer.gate == nullptr || layer.up == nullptr || layer.down == nullptr) return;
@@ -314,7 +316,7 @@ int main(int argc, char** argv) {
                   tandem::kernels::thread_places(flags.threads, tandem::kernels::allowed_cpus()));
   use_cpu_time = pool.thread_count() == 1;
   Setup setup{.backend = *backend, .pool = pool, .budget_s = flags.budget_s, .limits = {}};
-  setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s);
+  setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s, kSetBytes);
   std::printf(
       "{\"bench\":\"limits\",\"family\":\"%s\",\"threads\":%zu,\"clock\":\"%s\",\"read_gb_s\":%.2f,"
       "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f}\n",

@@ -397,31 +397,38 @@ class HugeMemory {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-double measure_read(const Backend& backend, ThreadPool& pool, double budget_s) {
-  constexpr std::size_t kBytes = std::size_t{256} << 20;  // beyond any cache here
-  constexpr std::size_t kPieces = 64;
-  const HugeMemory memory(kBytes);
+double measure_read(const Backend& backend,
+                    ThreadPool& pool,
+                    double budget_s,
+                    std::size_t least_bytes) {
+  constexpr std::size_t kLeast = std::size_t{64} << 20;  // of a model that lies in caches
+  constexpr std::size_t kPiece = HugeMemory::kPage;
+  const std::size_t pieces = (std::max(kLeast, least_bytes) + kPiece - 1) / kPiece;
+  const HugeMemory memory(pieces * kPiece);
   const std::vector<ReadPattern> patterns = read_patterns(backend);
   double best = 1e30;
   const double end = now_s() + budget_s;
   // In turns, so that no pattern has a bad moment of the machine to itself.
-  for (int rounds = 0; rounds < 3 || now_s() < end; ++rounds) {
+  for (int rounds = 0; rounds < 5 || now_s() < end; ++rounds) {
     for (const ReadPattern& pattern : patterns) {
       const double start = now_s();
-      pool.parallel_for(kPieces, [&](std::size_t piece, std::size_t) {
-        pattern.loop(memory.data() + piece * (kBytes / kPieces), kBytes / kPieces, pattern.ahead);
+      pool.parallel_for(pieces, [&](std::size_t piece, std::size_t) {
+        pattern.loop(memory.data() + piece * kPiece, kPiece, pattern.ahead);
       });
       best = std::min(best, now_s() - start);
     }
   }
-  return static_cast<double>(kBytes) / best * 1e-9;
+  return static_cast<double>(pieces * kPiece) / best * 1e-9;
 }
 
 }  // namespace
 
-Limits measure_limits(const Backend& backend, ThreadPool& pool, double budget_s) {
+Limits measure_limits(const Backend& backend,
+                      ThreadPool& pool,
+                      double budget_s,
+                      std::size_t read_bytes) {
   const double fma_gflop_s = measure_fma(backend, pool, budget_s);
-  return {.read_gb_s = measure_read(backend, pool, budget_s),
+  return {.read_gb_s = measure_read(backend, pool, budget_s, read_bytes),
           .fma_gflop_s = fma_gflop_s,
           .bf16_gflop_s = measure_bf16(backend, pool, budget_s, fma_gflop_s),
           .int8_gop_s = measure_int8(backend, pool, budget_s)};
