@@ -78,6 +78,10 @@ Engine::Impl::Impl(const EngineOptions& options_in,
       executor(executor_in),
       arena(std::move(arena_in)),
       scheduler(scheduler_options),
+      memory_ahead(arena.base(),
+                   executor_in->info().page_bytes,
+                   scheduler_options.page_count,
+                   options_in.ready_bytes_max),
       reader_(executor_in) {
   options.context_length = scheduler_options.context_length;
   window_start_ = options.clock->now();
@@ -177,6 +181,14 @@ Status Engine::adopt(core::RequestId id, const AdoptState& state, core::EventSin
 
 void Engine::cancel_reservation(core::RequestId id, std::int32_t verified_tokens) {
   impl_->cancel_reservation(id, verified_tokens);
+}
+
+bool Engine::wants_memory() const {
+  return impl_->memory_ahead.waiting(impl_->scheduler.cache().pool());
+}
+
+void Engine::take_memory() {
+  impl_->memory_ahead.take_block(impl_->scheduler.cache().pool());
 }
 
 std::byte* Engine::page_address(kv::PageId page) const {

@@ -47,6 +47,8 @@ struct EngineOptions {
   /// system has such memory. It gets no huge pages where the system gives them to anonymous memory
   /// alone (transparent_hugepage/shmem_enabled).
   bool share_pages = false;
+  /// How much memory take_memory() has ready at most for pages that nobody has had yet; 0: none.
+  std::size_t ready_bytes_max = 0;
   /// For the times that events report; borrowed.
   const Clock* clock = &steady_clock();
 };
@@ -162,6 +164,11 @@ class Engine {
 
   // --- Memory and state --------------------------------------------------------------------------
 
+  /// Whether memory of pages to come is wanted of the system; see MemoryAhead.
+  [[nodiscard]] bool wants_memory() const;
+  /// Takes some of that, 2 MiB: a millisecond, or several where a hypervisor has to give it. For
+  /// times when nobody waits.
+  void take_memory();
   [[nodiscard]] std::byte* page_address(kv::PageId page) const;
   /// The memory of all pages, or null when it is this process's alone.
   [[nodiscard]] const SharedMemory* shared_pages() const;

@@ -4,6 +4,7 @@
 #include "common/engine/engine.h"
 #include "common/engine/generation.h"
 #include "common/engine/kv_arena.h"
+#include "common/engine/memory_ahead.h"
 #include "common/engine/row_reader.h"
 #include "common/sched/scheduler.h"
 
@@ -52,6 +53,7 @@ class Engine::Impl {
   Executor* executor;
   KvArena arena;
   sched::Scheduler scheduler;
+  MemoryAhead memory_ahead;
 
  private:
   friend class Engine;

@@ -28,6 +28,7 @@ bool BlockPool::allocate(std::span<PageId> out, Owner owner) {
     page = free_.back();
     free_.pop_back();
     owners_[page.value] = owner;
+    used_end_ = std::max(used_end_, std::int64_t{page.value} + 1);
   }
   const auto n = static_cast<std::int64_t>(out.size());
   counts_[static_cast<std::size_t>(OwnerKind::kFree)] -= n;

@@ -66,6 +66,10 @@ class BlockPool {
     return counts_[static_cast<std::size_t>(kind)];
   }
 
+  /// Pages that nobody has had yet. They are the highest ones, and are given, in rising order, when
+  /// no other page is free.
+  [[nodiscard]] std::int64_t fresh_count() const { return total() - used_end_; }
+
   /// Recounts everything from the per-page records: O(pages). Names the first page that is wrong.
   [[nodiscard]] Status check() const;
 
@@ -74,6 +78,7 @@ class BlockPool {
   std::vector<std::uint32_t> generations_;
   std::vector<PageId> free_;
   std::int64_t counts_[4] = {0, 0, 0, 0};
+  std::int64_t used_end_ = 0;  ///< behind the highest page that somebody has had
 };
 
 }  // namespace tandem::kv

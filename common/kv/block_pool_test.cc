@@ -49,6 +49,22 @@ TEST(BlockPool, GenerationNamesEachUse) {
   }
 }
 
+TEST(BlockPool, PagesThatComeBackAreNotFreshAndAreGivenFirst) {
+  BlockPool pool(4);
+  EXPECT_EQ(pool.fresh_count(), 4);
+  std::vector<PageId> pages(2);
+  ASSERT_TRUE(pool.allocate(pages, kSeq7));
+  EXPECT_EQ(pool.fresh_count(), 2);
+  for (const PageId page : pages)
+    pool.release(page, kSeq7);
+  EXPECT_EQ(pool.fresh_count(), 2);
+  ASSERT_TRUE(pool.allocate(pages, kSeq7));
+  EXPECT_EQ(pool.fresh_count(), 2);
+  ASSERT_TRUE(pool.allocate(pages, kSeq7));
+  EXPECT_EQ(pool.fresh_count(), 0);
+  EXPECT_EQ(pages[0].value, 2U);
+}
+
 TEST(BlockPoolDeathTest, AWrongGiverIsABrokenInvariant) {
   BlockPool pool(2);
   std::vector<PageId> page(1);

@@ -1,15 +1,6 @@
 #include "common/transfer/prefault.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-
-// Of Linux 5.14; the C library's headers may be older.
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+#include "common/base/take_memory.h"
 
 namespace tandem::transfer {
 
@@ -51,17 +42,9 @@ void Prefault::take_some() {
   const std::size_t index = queue_.front().index;
   queue_.pop_front();
   taken_[index] = true;
-  const auto small_page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::uintptr_t block = (begin_ / kBlockBytes + index) * kBlockBytes;
-  const std::uintptr_t from = std::max(block, begin_ / small_page * small_page);
-  const std::uintptr_t to = std::min(block + kBlockBytes, end_);
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the pool is cut at addresses, not at its own pages
-  if (::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE) == 0) return;
-  // Only a help: the landing takes the memory itself, and meets the same trouble if there is any.
-  if (errno == EINVAL) {
-    taken_.clear();
-    queue_.clear();
-  }
+  if (take_memory_block(begin_, end_, begin_ / kBlockBytes + index)) return;
+  taken_.clear();
+  queue_.clear();
 }
 
 }  // namespace tandem::transfer

@@ -1,6 +1,7 @@
 // Prefault: has the system give memory to pages that are open for a landing, before units come.
 #pragma once
 
+#include "common/base/take_memory.h"
 #include "common/base/transfer_name.h"
 #include "common/transfer/transport.h"
 
@@ -22,7 +23,7 @@ namespace tandem::transfer {
 class Prefault {
  public:
   /// What is taken at a time: a huge page, so that the kernel can give one.
-  static constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
+  static constexpr std::size_t kBlockBytes = kMemoryBlockBytes;
 
   /// `memory` is what the transport has; its bytes outlive this.
   explicit Prefault(const PageMemory& memory);

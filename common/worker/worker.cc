@@ -7,6 +7,7 @@
 #include "common/rpc/session.h"
 #include "common/transfer/transport.h"
 #include "common/weights/checkpoint.h"
+#include "common/worker/ready_memory.h"
 #include "common/worker/status_log.h"
 
 #include <fmt/format.h>
@@ -102,6 +103,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
   worker->loop_->add_client(worker->endpoint_.get());
   worker->loop_->add_client(worker->generator_.get());
   worker->loop_->add_client(worker->status_log_.get());
+  worker->ready_memory_ =
+      std::make_unique<ReadyMemory>(worker->engine_.get(), worker->loop_.get(), "/proc/stat");
+  worker->loop_->add_client(worker->ready_memory_.get());
   worker->loop_->start();
   return worker;
 }
@@ -109,6 +113,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const args::Arguments& args,
 namespace {
 
 constexpr std::size_t kFilesNamed = 12;
+/// A prompt of 2,048 tokens of a 0.6B model. Larger models' prompts wait for it less: they compute
+/// longer for each byte of KV.
+constexpr std::size_t kReadyBytesMax = std::size_t{256} << 20;
 
 /// Without weight files the reader would complain about one of them; the person asked for a format.
 Status check_weight_files(const args::ModelOptions& model) {
@@ -158,6 +165,7 @@ Status Worker::load(const args::Arguments& args,
   // Who only receives, or sends nothing, keeps to memory that gets huge pages everywhere.
   engine.share_pages = args.disaggregation.mode == args::DisaggregationMode::kPrefill &&
                        transfer::may_share_memory();
+  engine.ready_bytes_max = kReadyBytesMax;
   engine.max_total_tokens = plan.max_total_tokens;
   engine.page_size = static_cast<std::int32_t>(plan.page_size);
   engine.disable_radix_cache = args.kv_cache.disable_radix_cache;

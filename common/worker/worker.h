@@ -105,6 +105,7 @@ class Worker {
   std::shared_ptr<LocalGenerator> generator_;
   std::unique_ptr<rpc::Registration> registration_;
   std::unique_ptr<LoopClient> status_log_;
+  std::unique_ptr<LoopClient> ready_memory_;
 };
 
 }  // namespace tandem::worker

@@ -11,6 +11,8 @@ STREAMS, STREAM_PROMPT, STREAM_NEW = 8, 128, 300
 # Enough of them that stalled tokens are more than one in a hundred.
 LONG_PROMPTS, LONG_PER_S = 6, 0.5
 POOL = 32768
+# Until workers without requests have done what they leave for such times (memory, weights).
+SETTLE_S = 2
 
 
 class Fleet:
@@ -99,6 +101,8 @@ def first_token(ctx):
         fleets = {apart: Fleet(ctx, servers, folder, engine.BF16[1], apart, own_cores=False) for apart in (True, False)}
         for turn in range(2 * ctx.rounds):
             for apart in in_turn(turn, True, False):
+                # Not beside the spare work of the fleet that was measured just now.
+                time.sleep(SETTLE_S)
                 # New prompts each time, so that no cache knows them.
                 runs[apart].append(fleets[apart].run(TTFT_PROMPT, 3, 4, "--max-concurrency", 1, "--seed", 100 + turn))
     ttft = {apart: [r["median_ttft_ms"] for r in results] for apart, results in runs.items()}
