@@ -11,8 +11,6 @@ STREAMS, STREAM_PROMPT, STREAM_NEW = 8, 128, 300
 # Enough of them that stalled tokens are more than one in a hundred.
 LONG_PROMPTS, LONG_PER_S = 6, 0.5
 POOL = 32768
-# Until workers without requests have done what they leave for such times (memory, weights).
-SETTLE_S = 2
 
 
 class Fleet:
@@ -91,6 +89,13 @@ def inter_token(ctx):
                    f"{median([r['max_itl_ms'] for r in apart]):,.0f} and {median([r['max_itl_ms'] for r in unified]):,.0f} ms")
 
 
+def settle(fleets):
+    """Waits until workers have done what they leave for times without requests: it would be beside what is measured."""
+    for fleet in fleets:
+        for worker in fleet.processes:
+            server.settled_memory_mib(worker.pid)
+
+
 def first_token(ctx):
     name = f"pd time to first token, {TTFT_PROMPT}-token prompt, idle"
     if not ctx.wants(name):
@@ -101,8 +106,7 @@ def first_token(ctx):
         fleets = {apart: Fleet(ctx, servers, folder, engine.BF16[1], apart, own_cores=False) for apart in (True, False)}
         for turn in range(2 * ctx.rounds):
             for apart in in_turn(turn, True, False):
-                # Not beside the spare work of the fleet that was measured just now.
-                time.sleep(SETTLE_S)
+                settle(fleets.values())
                 # New prompts each time, so that no cache knows them.
                 runs[apart].append(fleets[apart].run(TTFT_PROMPT, 3, 4, "--max-concurrency", 1, "--seed", 100 + turn))
     ttft = {apart: [r["median_ttft_ms"] for r in results] for apart, results in runs.items()}
