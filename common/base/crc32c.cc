@@ -158,13 +158,14 @@ TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
   __m512i x2 = take<kCopy>(p, out, 2 * kVector);
   __m512i x3 = take<kCopy>(p, out, 3 * kVector);
   // Of what is streamed, which is long: the hardware's own prefetch stops at the end of each 4 KiB.
-  // Addresses behind the end are harmless.
+  // Not into the first cache, whose few open misses are for what is read now. Addresses behind the
+  // end are harmless.
   constexpr std::size_t kAhead = 4096;
   std::size_t at = kTurn;
   for (; at + kTurn <= size; at += kTurn) {
     if constexpr (kCopy == Copy::kStream) {
       for (std::size_t vector = 0; vector < kTurn; vector += kVector)
-        _mm_prefetch(reinterpret_cast<const char*>(p + at + kAhead + vector), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(p + at + kAhead + vector), _MM_HINT_T1);
     }
     x0 = fold_512(x0, far, take<kCopy>(p, out, at));
     x1 = fold_512(x1, far, take<kCopy>(p, out, at + kVector));

@@ -134,7 +134,7 @@ Result<std::unique_ptr<KvTransport>> make_inprocess_transport(PageMemory memory,
 
 struct UcxOptions {
   /// Spin this long for the next event before sleeping.
-  Duration spin = microseconds(20);
+  Duration spin = microseconds(50);
   /// --disaggregation-ib-device: UCX_NET_DEVICES; empty leaves it to UCX and its environment.
   std::string net_devices = {};
   /// Units at least this long use rendezvous (0: UCX's own choice).
