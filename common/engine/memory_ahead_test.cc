@@ -47,7 +47,7 @@ class EngineMemoryAhead : public ::testing::TestWithParam<bool> {
     return page - from;
   }
 
-  MemoryAhead make(std::size_t bytes_max) const {
+  [[nodiscard]] MemoryAhead make(std::size_t bytes_max) const {
     return {arena_->base(), kPageBytes, kPages, bytes_max};
   }
 
