@@ -197,5 +197,38 @@ TEST(Attention, HugeScoresAreOnlyPeaked) {
   });
 }
 
+// Scores that grow along the positions, by more or less than what weights may be above those of the
+// blocks before: each row's are about those of its last positions, however it is summed.
+TEST(Attention, GrowingScoresAreWeightedByTheirLast) {
+  ThreadPool threads(1);
+  for_each_kind(
+      testing::vector_backends(), [&](const Backend* backend, DType dtype, std::size_t page_size) {
+        for (const float growth : {0.01F, 0.03F, 0.1F, -0.1F}) {
+          SCOPED_TRACE(growth);
+          const World world{.heads = 2,
+                            .kv = {.page_size = page_size,
+                                   .kv_heads = 1,
+                                   .head_dim = 32,
+                                   .dtype = dtype,
+                                   .lengths = {900}}};
+          Filled filled(world);
+          std::fill(filled.q.begin(), filled.q.end(), 1.0F);
+          std::fill(filled.k.begin(), filled.k.end(), 0.0F);
+          // In two dimensions, such that bf16 holds them: 64 and less.
+          for (std::size_t p = 0; p < 900; ++p) {
+            const float scaled = std::sqrt(32.0F) * growth;
+            filled.k[p * 32] = static_cast<float>(p / 64) * 64 * scaled;
+            filled.k[p * 32 + 1] = static_cast<float>(p % 64) * scaled;
+          }
+          filled.write(*backend, threads);
+          const std::vector<std::size_t> index = {3, 255, 256, 400, 511, 512, 899};
+          const std::vector<float> got = filled.attend(*backend, index, threads);
+          const std::vector<float> want = filled.attend(testing::reference(), index, threads);
+          for (std::size_t i = 0; i < got.size(); ++i)
+            ASSERT_NEAR(got[i], want[i], 0.01F) << index[i / filled.row()] << " " << i;
+        }
+      });
+}
+
 }  // namespace
 }  // namespace tandem::kernels

@@ -65,10 +65,10 @@ inline std::vector<const Backend*> vector_backends() {
   }
 #if defined(__x86_64__)
   static const CpuBackend plain(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
-  if (cpu::features().avx512_vnni) {
+  if (cpu::features().avx512_vnni) backends.push_back(&plain);
+  if (cpu::features().avx512_vbmi) {
     static const CpuBackend tiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
-    backends.push_back(&plain);
     backends.push_back(&tiles);
   }
 #endif

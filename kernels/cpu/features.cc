@@ -71,11 +71,13 @@ Features detect() {
   found.avx512 = found.avx2 && (xcr0 & kXcr0Avx512) == kXcr0Avx512 && bit(b, 16) && bit(b, 17) &&
                  bit(b, 30) && bit(b, 31);
   found.avx512_vnni = found.avx512 && bit(c, 11);
+  const bool vbmi = bit(c, 1);
   unsigned a1 = 0;
   unsigned rest = 0;
   found.avx512_bf16 = found.avx512_vnni && __get_cpuid_count(7, 1, &a1, &rest, &rest, &rest) != 0 &&
                       bit(a1, 5) && pairs_as_documented();
-  found.amx = found.avx512_vnni && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
+  found.avx512_vbmi = found.avx512_bf16 && vbmi;
+  found.amx = found.avx512_vbmi && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
               bit(d, 25) && request_tiles() && tiles_as_documented();
   return found;
 }

@@ -8,7 +8,8 @@ struct Features {
   bool avx512 = false;       ///< F, BW, VL, DQ, and the OS saves zmm
   bool avx512_vnni = false;  ///< avx512, and VNNI
   bool avx512_bf16 = false;  ///< avx512_vnni, and BF16 with the documented roundings
-  bool amx = false;  ///< TILE, BF16 and INT8, AVX-512 too, the OS saves tiles, this process was
+  bool avx512_vbmi = false;  ///< avx512_bf16, and VBMI
+  bool amx = false;  ///< TILE, BF16 and INT8, avx512_vbmi too, the OS saves tiles, this process was
                      ///< allowed to use them, and they compute what is documented
 };
 

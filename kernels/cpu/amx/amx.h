@@ -8,7 +8,7 @@
 namespace tandem::kernels::cpu {
 
 /// Numerics of the amx family.
-inline constexpr std::string_view kAmxNumerics = "amxbf16-simd16-f32fma-v3";
+inline constexpr std::string_view kAmxNumerics = "amxbf16-simd16-f32fma-v4";
 
 /// Call only where features().amx.
 Kernels amx_kernels();
@@ -18,7 +18,7 @@ Kernels amx_kernels();
 Kernels emulated_amx_kernels();
 
 /// amx_kernels() on emulated tiles, for tests of what surrounds them. Call only where
-/// features().avx512_vnni.
+/// features().avx512_vbmi.
 Kernels emulated_amx_avx512_kernels();
 
 }  // namespace tandem::kernels::cpu

@@ -53,6 +53,76 @@ struct HardwareTiles {
   }
 };
 
+/// What attention needs beyond. Assembly where the flags of this file do not have an instruction.
+struct Avx512TileVec : Avx512Vec {
+  static Int int_broadcast(std::uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
+
+  static Int int_or(Int a, Int b) { return _mm512_or_si512(a, b); }
+
+  static Vec dot2(Vec acc, Int x, Int w) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
+    return acc;
+  }
+
+  static std::uint32_t greater_mask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+
+  static Int powers(Vec low, Vec high, Int table) {
+    const Int fixed = _mm512_packus_epi32(_mm512_cvtps_epi32(low), _mm512_cvtps_epi32(high));
+    const __mmask64 even = 0x5555555555555555U;
+    Int less;
+    __asm__("vpermb %2, %1, %0%{%3%}%{z%}"
+            : "=v"(less)
+            : "v"(_mm512_srli_epi16(fixed, 3)), "v"(table), "Yk"(even));
+    return _mm512_srli_epi16(_mm512_subs_epu16(fixed, less), 2);
+  }
+
+  static Int nan_halves(Vec low, Vec high) {
+    return _mm512_packs_epi32(_mm512_movm_epi32(_mm512_cmp_ps_mask(low, low, _CMP_UNORD_Q)),
+                              _mm512_movm_epi32(_mm512_cmp_ps_mask(high, high, _CMP_UNORD_Q)));
+  }
+
+  static Int keep_halves(Int v, std::uint32_t which) { return _mm512_maskz_mov_epi16(which, v); }
+
+  static Int pair_halves(Int v) {
+    const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(order));
+  }
+
+  static void unmix(Vec low, Vec high, Vec* first, Vec* second) {
+    const Int order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    *first = _mm512_permutex2var_ps(low, order, high);
+    *second = _mm512_permutex2var_ps(low, _mm512_add_epi32(order, _mm512_set1_epi32(8)), high);
+  }
+
+  // As sum16.
+  static Vec max16(const Vec* v) {
+    Vec t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      t[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                           _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    }
+    Vec u[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      u[i] = _mm512_max_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
+                           _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
+    }
+    Vec w[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512d a = _mm512_castps_pd(u[2 * i]);
+      const __m512d b = _mm512_castps_pd(u[2 * i + 1]);
+      w[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    const Vec mixed =
+        _mm512_max_ps(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
+    const Int order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(order, mixed);
+  }
+};
+
 template <class T>
 void linear(const LinearBlock& block) {
   if (!AmxLinear<Avx512Vec, T>::run(block)) avx512_vnni_linear(block);
@@ -60,7 +130,7 @@ void linear(const LinearBlock& block) {
 
 template <class T>
 void attention(const AttentionTile& tile) {
-  if (tile.dtype == DType::kBf16) return TileAttention<Avx512Vec, T>::run(tile);
+  if (tile.dtype == DType::kBf16) return TileAttention<Avx512TileVec, T>::run(tile);
   avx512_kernels().attention(tile);
 }
 
@@ -75,7 +145,7 @@ Kernels kernels_on() {
   kernels.takes_packed = &AmxLinear<Avx512Vec, T>::takes_packed;
   kernels.pack_part = &AmxLinear<Avx512Vec, T>::pack_part;
   kernels.attention = &attention<T>;
-  kernels.attention_rows = &TileAttention<Avx512Vec, T>::most_rows;
+  kernels.attention_rows = &TileAttention<Avx512TileVec, T>::most_rows;
   return kernels;
 }
 
@@ -86,7 +156,7 @@ Kernels amx_kernels() {
 }
 
 Kernels emulated_amx_avx512_kernels() {
-  return kernels_on<EmulatedTiles<Avx512Vec>>();
+  return kernels_on<EmulatedTiles<Avx512TileVec>>();
 }
 
 }  // namespace tandem::kernels::cpu

@@ -26,6 +26,7 @@ struct TileChains {
   std::ptrdiff_t to_b_second;
   std::size_t length;  ///< steps of a chain
   std::size_t count;   ///< chains; 0: none
+  bool onto;           ///< what `to` holds, else zero
 };
 
 /// Tiles: C 0 to 3, A 4 and 5, B 6 and 7, all of 16 rows.
@@ -48,7 +49,7 @@ class TileProducts {
     if (now_.count == 0) return;
     if (step_ == 0) {
       store<kQuarter>();
-      tiles_.template zero<kQuarter>();
+      start<kQuarter>();
     }
     if constexpr (kQuarter == 0) {
       tiles_.template load<4>(now_.a, kTileRowBytes);
@@ -114,6 +115,14 @@ class TileProducts {
     if (to_ == nullptr) return;
     std::byte* to = to_ + ((kQuarter / 2) * to_a_second_ + (kQuarter % 2) * to_b_second_) * kTile;
     tiles_.template store<kQuarter>(to, kTileRowBytes);
+  }
+
+  template <int kQuarter>
+  inline __attribute__((always_inline)) void start() {
+    if (!now_.onto) return tiles_.template zero<kQuarter>();
+    const std::byte* from =
+        now_.to + ((kQuarter / 2) * now_.to_a_second + (kQuarter % 2) * now_.to_b_second) * kTile;
+    tiles_.template load<kQuarter>(from, kTileRowBytes);
   }
 
   T& tiles_;

@@ -11,7 +11,6 @@
 
 #include "kernels/cpu/amx/keys_ahead.h"
 #include "kernels/cpu/amx/tile_values.h"
-#include "kernels/cpu/simd/lane_sums.h"
 
 namespace tandem::kernels::cpu {
 
@@ -36,7 +35,8 @@ class TokenAttention {
   using Keys = KeyRows<V>;
   using Range = typename Keys::Range;
   using Weights = TileWeights<V>;
-  using Sums = typename Weights::Sums;
+  using Sums = TileSums<V>;
+  using Int = typename V::Int;
   using Lanes = LaneRows<V>;
 
   static constexpr std::size_t kLanes = Weights::kLanes;
@@ -47,11 +47,10 @@ class TokenAttention {
 
   static constexpr std::size_t kMaxGroups = 8;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
-  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys;
-  /// what is merged.
+  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys.
   static constexpr std::size_t kRoom =
       kMaxGroups * (kMostSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kMostSteps) +
-      2 * 2 * kMostSteps + kMostSteps + kMaxGroups * 2 * kMostSteps;
+      2 * 2 * kMostSteps + kMostSteps;
   static_assert(Keys::kPointers * sizeof(void*) + 64 + kRoom * kTileBytes <=
                     kPackedFloats * sizeof(float),
                 "more than the scratch of a thread");
@@ -67,10 +66,10 @@ class TokenAttention {
         steps_((tile.head_dim + 31) / 32),
         columns_(2 * steps_),
         rows_(tile),
-        sums_(rows_),
+        weights_of_(tile.scale),
+        sums_(weights_of_),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         ahead_(tile, rows_.first(), rows_.last()) {
-    falling_ = Weights::falling_at(tile.scale);
     const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + groups * steps_ * kTileBytes;
@@ -78,7 +77,6 @@ class TokenAttention {
     part_ = weights_ + groups * kBlockSteps * kTileBytes;
     value_tiles_ = part_ + groups * columns_ * kTileBytes;
     copy_ = value_tiles_ + 2 * columns_ * kTileBytes;
-    merged_ = reinterpret_cast<float*>(copy_ + steps_ * kTileBytes);
     height_ = tile.heads < kLanes ? tile.heads : kLanes;
     slots_ = (tile.heads + kLanes - 1) / kLanes;
     together_ = kLanes / height_;
@@ -98,11 +96,15 @@ class TokenAttention {
       for (std::size_t g = 0; g < rows_.group_count(); ++g)
         weigh(g);
       sum();
-      for (std::size_t g = 0; g < rows_.group_count(); ++g)
-        merge(g);
     }
     tiles_.release();
-    rows_.write(merged_, columns_ * kLanes, sums_.sums());
+    for (std::size_t g = 0; g < rows_.group_count(); ++g)
+      for (std::size_t lane = 0; lane < rows_.group(g).rows; ++lane)
+        Sums::write(summed(g, lane),
+                    height_ * kLanes,
+                    sums_.total(g, lane),
+                    tile_.head_dim,
+                    rows_.output(rows_.group(g).row + lane));
   }
 
   /// Scores: C 0, A 4 (keys), B 5 (queries) as narrow as there are heads. Values: C 2 and A 3
@@ -176,20 +178,51 @@ class TokenAttention {
     tiles_.template store<0>(to + slot.lane * sizeof(float), kTileRowBytes);
   }
 
-  /// Scores of a group to A tiles of weights, [step][row][position], with maximum and sum. Memory
-  /// has something to do meanwhile: for that much the first values ask for nothing.
+  /// Scores of a group to A tiles of weights, [step][row][position]. Memory has something to do
+  /// meanwhile: for that much the first values ask for nothing.
   void weigh(std::size_t g) {
-    const Weights weights(reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes),
-                          falling_,
-                          rows_.seen_by(g));
+    const auto* scores = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
+    std::byte* tiles = weights_ + g * kBlockSteps * kTileBytes;
+    const auto seen = rows_.seen_by(g);
     const Range steps = Weights::steps_of(block_);
-    const Sums sums = weights.make(
-        steps,
-        steps,
-        weights_ + g * kBlockSteps * kTileBytes,
-        [&] { ahead_.template ask<16>(); },
-        []<int>() {});
-    sums_.note(g, sums.max, sums.sum);
+    const Vec most = seen.largest(scores, steps.begin * kStep, steps.end * kStep);
+    const bool first = rows_.begin_here(g, 1);
+    sums_.anchor(g, most, [&](std::size_t lane, Vec factor) {
+      if (first || lane >= rows_.group(g).rows) return;
+      float* sum = summed(g, lane);
+      for (std::size_t column = 0; column < columns_; ++column, sum += height_ * kLanes)
+        V::store(sum, V::mul(V::load(sum), factor));
+    });
+    for (std::size_t step = steps.begin; step < steps.end; ++step) {
+      weigh_step(g, step, scores + step * kStep * kLanes, tiles + step * kTileBytes);
+      ahead_.template ask<16>();
+    }
+  }
+
+  /// Rows are lanes, until words of two positions are turned.
+  void weigh_step(std::size_t g, std::size_t step, const float* scores, std::byte* tile) {
+    const Weights weights = weights_of_;
+    const Vec anchor = V::load(sums_.anchors(g));
+    const std::uint32_t seen = Weights::mask(block_, step * kStep);
+    alignas(64) std::byte words[kTileBytes];
+    const std::byte* lines[kTileHeight];
+    for (std::size_t i = 0; i < kTileHeight; ++i) {
+      const Int made = weights.of_any(
+          V::load(scores + 2 * i * kLanes), V::load(scores + (2 * i + 1) * kLanes), anchor);
+      lines[i] = words + i * kTileRowBytes;
+      V::int_store(words + i * kTileRowBytes, V::pair_halves(made));
+    }
+    V::transpose_words(lines, 0, tile);
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      std::byte* line = tile + lane * kTileRowBytes;
+      Int made = V::int_load(line);
+      if (seen != ~std::uint32_t{0}) {
+        made = V::keep_halves(made, seen);
+        V::int_store(line, made);
+      }
+      float* sum = sums_.of(g, lane);
+      V::store(sum, Sums::add(V::load(sum), made));
+    }
   }
 
   /// Weighted values, head by head over each step. The products of a step come after the next one's
@@ -219,7 +252,7 @@ class TokenAttention {
     const std::size_t head = unit % tile_.kv_heads;
     const std::byte* values = value_tiles_ + unit % 2 * columns_ * kTileBytes;
     for (std::size_t i = 0; i < slots_; ++i) {
-      if (step == steps.begin) {
+      if (step == steps.begin && rows_.begins(0)) {
         sum_step<true>(head * slots_ + i, slot(head, i), step, values, asks && i == 0);
       } else {
         sum_step<false>(head * slots_ + i, slot(head, i), step, values, asks && i == 0);
@@ -248,31 +281,19 @@ class TokenAttention {
     }
   }
 
-  void merge(std::size_t g) {
-    sums_.merge(
-        g,
-        columns_,
-        merged_,
-        [&](std::size_t lane, std::size_t column) { return sums_of(g, lane, column); },
-        [&](Vec score, Vec largest) {
-          return Rows<V>::exp2_down(V::sub(largest, score), falling_);
-        });
-  }
-
-  /// The unit may leave -0 (of what was too small) where a step without weights makes it 0: which
-  /// steps those are depends on the tile.
-  [[nodiscard]] Vec sums_of(std::size_t g, std::size_t lane, std::size_t column) const {
+  /// The first column of a row's sums; the others follow C tile by C tile.
+  [[nodiscard]] float* summed(std::size_t g, std::size_t lane) const {
     const std::size_t first = slots_ > 1 ? g : g * together_ + lane / height_;
-    const std::size_t line = (first * columns_ + column) * height_ + lane % height_;
-    return V::add(V::load(reinterpret_cast<const float*>(part_ + line * kTileRowBytes)), V::zero());
+    const std::size_t line = first * columns_ * height_ + lane % height_;
+    return reinterpret_cast<float*>(part_ + line * kTileRowBytes);
   }
 
   const AttentionTile& tile_;
   std::size_t steps_;    ///< of 32 dimensions
   std::size_t columns_;  ///< of 16 dimensions
   Lanes rows_;
-  LaneSums<V> sums_;
-  typename Rows<V>::Falling falling_;  ///< at the rate of attention.h
+  Weights weights_of_;
+  Sums sums_;
   Keys keys_;
   KeysAhead<V> ahead_;
   std::size_t height_;      ///< query heads of a kv head in one group
@@ -285,7 +306,6 @@ class TokenAttention {
   std::byte* part_;         // [kv head][column][height], C tiles: o
   std::byte* value_tiles_;  // of two steps, [column], B tiles
   std::byte* copy_;         // a tile of keys
-  float* merged_;           // [row][column][16], O
   T tiles_;
 };
 

@@ -1,5 +1,13 @@
-// Softmax of attention on tiles: sums of the tile unit, [position][row], become weights of 2^x in
-// bf16, in A tiles. Rows are lanes, so nothing crosses lanes until 16 of them are turned.
+// Softmax of attention on tiles: sums of the tile unit become weights of 2^x in bf16.
+//
+// Idea: weights have 8 bits, so x needs no more than 16, as a number of fixed point: 7 bits before
+// the point and 9 behind it. That is the exponent of a bf16 and its mantissa already, but for
+// 1 + f in place of 2^f: a look-up by the upper 6 bits of f says how much less that is. So 32
+// weights take about 12 instructions, and of those only the first four are of floating point.
+//
+// Nothing is rescaled as long as scores stay near: weights are relative to an anchor, which is the
+// largest score of the row at some time. It moves when a block's largest one is kHeadroom powers
+// of 2 above it. Which blocks a row sees does not depend on its batch, so this does not either.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
@@ -7,23 +15,26 @@
 
 namespace tandem::kernels::cpu {
 
-/// Of one group of rows and one block of positions.
+/// Weights of a rate, 32 at a time.
 template <class V>
 class TileWeights {
  public:
   using Vec = typename V::Vec;
+  using Int = typename V::Int;
   using Range = typename KeyRows<V>::Range;
-  using Seen = typename LaneRows<V>::Seen;
 
-  static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
+  static constexpr std::size_t kLanes = 16;
   /// Positions of a step: two tiles of keys, one of weights.
   static constexpr std::size_t kStep = 32;
 
-  /// Of each row: the largest of its sums, and the total of weights before they are rounded.
-  struct Sums {
-    Vec max;
-    Vec sum;
-  };
+  /// Of scores times |scale|.
+  explicit TileWeights(float scale) : table_(V::int_load(kLess)) {
+    const float rate = (scale < 0 ? -scale : scale) * (kOne * 0x1.715476p+0F);
+    // Such that an anchor of -inf is below all scores, even if they do not matter.
+    const float some = rate > 0x1p-126F ? rate : 0x1p-126F;
+    rate_ = V::broadcast(-some);
+    falling_ = Rows<V>::falling(some * (1.0F / kOne));
+  }
 
   /// Steps that hold a range of positions.
   static Range steps_of(Range positions) {
@@ -31,90 +42,167 @@ class TileWeights {
     return {positions.begin / kStep, (positions.end + kStep - 1) / kStep};
   }
 
-  using Falling = typename Rows<V>::Falling;
-
-  /// Of scores times |scale|: at rate |scale| / ln 2.
-  static Falling falling_at(float scale) {
-    return Rows<V>::falling((scale < 0 ? -scale : scale) * 0x1.715476p+0F);
+  /// Bit i: position first + i is seen.
+  static std::uint32_t mask(Range seen, std::size_t first) {
+    const auto below = [&](std::size_t end) {
+      const std::size_t count = end > first ? end - first : 0;
+      return count < kStep ? (std::uint32_t{1} << count) - 1 : ~std::uint32_t{0};
+    };
+    return below(seen.end) & ~below(seen.begin);
   }
 
-  /// `sums`: [kKeyBlock][kLanes]; weights are 2^-(rate (largest - sum)).
-  TileWeights(const float* sums, const Falling& falling, const Seen& seen)
-      : sums_(sums), falling_(falling), seen_(seen) {}
+  /// Of scores of positions first + {0 to 3, 8 to 11, 16 to 19, 24 to 27}.
+  static Vec hide(Vec scores, std::size_t first, Range seen, Vec hidden) {
+    alignas(64) static constexpr float kAt[kLanes] = {
+        0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
+    const Vec at = V::add(V::load(kAt), V::broadcast(static_cast<float>(first)));
+    const Vec begin = V::broadcast(static_cast<float>(seen.begin));
+    const Vec end = V::broadcast(static_cast<float>(seen.end));
+    return V::select_greater(begin, at, hidden, V::select_greater(end, at, scores, hidden));
+  }
 
-  /// Tiles of the steps `all`, of which any row sees `some`; `tiles` is that of step 0.
-  template <class Between, class Quarter>
-  [[nodiscard]] Sums make(
-      Range some, Range all, std::byte* tiles, Between between, Quarter quarter) const {
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec most = seen_.largest(sums_, some.begin * kStep, some.end * kStep);
-    const Vec anchor = V::select_greater(most, lowest, most, V::zero());
-    Vec totals[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
-    for (std::size_t step = all.begin; step < all.end; ++step) {
-      std::byte* tile = tiles + step * kTileBytes;
-      if (step >= some.begin && step < some.end) {
-        const std::size_t j = step * kStep;
-        if (j >= seen_.all.begin && j + kStep <= seen_.all.end) {
-          make_tile<true>(j, anchor, totals, tile, quarter);
-        } else {
-          make_tile<false>(j, anchor, totals, tile, quarter);
-        }
-        between();
-      } else {
-        __builtin_memset(tile, 0, kTileBytes);
-      }
-    }
-    return {most, V::add(V::add(totals[0], totals[1]), V::add(totals[2], totals[3]))};
+  /// Of two vectors of scores, mixed as V::powers does. NaN and what is far below the anchor have
+  /// no weight.
+  [[nodiscard]] inline __attribute__((always_inline)) Int of(Vec low, Vec high, Vec anchor) const {
+    return V::powers(exponent(low, anchor), exponent(high, anchor), table_);
+  }
+
+  /// The same, but NaN of NaN.
+  [[nodiscard]] inline __attribute__((always_inline)) Int of_any(Vec low,
+                                                                 Vec high,
+                                                                 Vec anchor) const {
+    return V::int_or(of(low, high, anchor), V::nan_halves(low, high));
+  }
+
+  /// The anchor from now on, when `most` are the largest scores.
+  [[nodiscard]] Vec move(Vec anchor, Vec most) const {
+    return V::select_greater(exponent(most, anchor), V::broadcast(kHighest), most, anchor);
+  }
+
+  /// What has been weighted by `before` times this is weighted by `now`, which is no less.
+  [[nodiscard]] Vec factor(Vec before, Vec now) const {
+    return Rows<V>::exp2_down(V::sub(now, before), falling_);
   }
 
  private:
-  template <bool kAllSeen>
-  [[nodiscard]] inline __attribute__((always_inline)) Vec weight_of(std::size_t j,
-                                                                    Vec anchor,
-                                                                    const Falling& falling) const {
-    const Vec below = V::sub(anchor, V::load(sums_ + j * kLanes));
-    const Vec weight = Rows<V>::exp2_down(below, falling);
-    return kAllSeen ? weight : seen_.hide(weight, j, V::zero());
+  static constexpr float kOne = 512;  ///< of fixed point
+  static constexpr float kHeadroom = 16;
+  /// Exponents are those of bf16, plus what makes the last shift round to nearest.
+  static constexpr float kRound = 2;
+  static constexpr float kHighest = 127 * kOne + kRound;
+  static constexpr float kAtAnchor = kHighest - kHeadroom * kOne;
+
+  /// 512 (1 + f - 2^f) for f = i / 64 and what lies behind it up to the next one: the number
+  /// with the smallest sum of squared errors of weights, after all of their roundings.
+  alignas(64) static constexpr std::uint8_t kLess[64] = {
+      1,  4,  6,  8,  10, 12, 15, 16, 19, 20, 22, 24, 26, 28, 29, 31, 32, 33, 35, 36, 37, 38,
+      39, 40, 41, 41, 42, 43, 43, 44, 44, 44, 44, 45, 45, 45, 44, 44, 44, 43, 43, 42, 42, 41,
+      40, 39, 38, 37, 35, 34, 33, 31, 29, 27, 25, 23, 21, 19, 17, 14, 11, 9,  6,  3};
+
+  /// The difference is rounded, so that no score is too large for it.
+  [[nodiscard]] inline __attribute__((always_inline)) Vec exponent(Vec score, Vec anchor) const {
+    return V::fma(V::sub(anchor, score), rate_, V::broadcast(kAtAnchor));
   }
 
-  /// Of 32 positions from j on; adds to the totals of j % 4.
-  template <bool kAllSeen, class Quarter>
-  inline __attribute__((always_inline)) void make_tile(
-      std::size_t j, Vec anchor, Vec (&totals)[4], std::byte* tile, Quarter quarter) const {
-    alignas(64) std::byte words[kTileBytes];
-    const Falling falling = falling_;  // in registers, whatever the others write to memory
-    for (std::size_t i = 0; i < kTileHeight; i += 4) {
-      make_pair<kAllSeen>(j + 2 * i, anchor, falling, totals, words + i * kTileRowBytes);
-      quarter.template operator()<0>();
-      make_pair<kAllSeen>(
-          j + 2 * i + 2, anchor, falling, totals + 2, words + (i + 1) * kTileRowBytes);
-      quarter.template operator()<1>();
-      make_pair<kAllSeen>(j + 2 * i + 4, anchor, falling, totals, words + (i + 2) * kTileRowBytes);
-      quarter.template operator()<2>();
-      make_pair<kAllSeen>(
-          j + 2 * i + 6, anchor, falling, totals + 2, words + (i + 3) * kTileRowBytes);
-      quarter.template operator()<3>();
+  Int table_;
+  Vec rate_;  ///< negated
+  typename Rows<V>::Falling falling_;
+};
+
+/// Of each row of a tile: its anchor, and the sum of its weights, of which lane i has those of
+/// positions 2 i and 2 i + 1 of each 32.
+template <class V>
+class TileSums {
+ public:
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  explicit TileSums(const TileWeights<V>& weights) : weights_(weights) {
+    for (float& anchor : anchors_)
+      anchor = -__builtin_inff();
+  }
+
+  /// Of the rows of a group.
+  [[nodiscard]] const float* anchors(std::size_t g) const { return anchors_ + g * kLanes; }
+
+  /// `most`: the largest scores of a block; -inf of rows that see none of it. rescale(lane, factor)
+  /// what is summed already.
+  template <class Rescale>
+  void anchor(std::size_t g, Vec most, Rescale rescale) {
+    float* anchors = anchors_ + g * kLanes;
+    const Vec before = V::load(anchors);
+    const Vec now = weights_.move(before, most);
+    const std::uint32_t moved = V::greater_mask(now, before);
+    if (moved == 0) return;
+    alignas(64) float factors[kLanes];
+    V::store(factors, weights_.factor(before, now));
+    V::store(anchors, now);
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if ((moved >> lane & 1U) == 0) continue;
+      const Vec factor = V::broadcast(factors[lane]);
+      float* sum = of(g, lane);
+      V::store(sum, V::mul(V::load(sum), factor));
+      rescale(lane, factor);
     }
-    const std::byte* lines[kTileHeight];
-    for (std::size_t i = 0; i < kTileHeight; ++i)
-      lines[i] = words + i * kTileRowBytes;
-    V::transpose_words(lines, 0, tile);
   }
 
-  /// Of two positions, to a word of each row.
-  template <bool kAllSeen>
-  inline __attribute__((always_inline)) void make_pair(
-      std::size_t j, Vec anchor, const Falling& falling, Vec* totals, std::byte* words) const {
-    const Vec even = weight_of<kAllSeen>(j, anchor, falling);
-    const Vec odd = weight_of<kAllSeen>(j + 1, anchor, falling);
-    totals[0] = V::add(totals[0], even);
-    totals[1] = V::add(totals[1], odd);
-    V::int_store(words, V::half_words_up(even, odd));
+  /// 16 parts of a row's sum.
+  [[nodiscard]] float* of(std::size_t g, std::size_t lane) {
+    return sums_ + (g * kLanes + lane) * kLanes;
   }
 
-  const float* sums_;
-  Falling falling_;
-  Seen seen_;
+  /// `sum` and 32 weights.
+  static inline __attribute__((always_inline)) Vec add(Vec sum, Int weights) {
+    return V::dot2(sum, weights, V::int_broadcast(0x3f803f80U));
+  }
+
+  [[nodiscard]] float total(std::size_t g, std::size_t lane) {
+    return V::sum(V::load(of(g, lane)));
+  }
+
+  /// Weighted values of a row over `total`, as V::interleave mixed them; columns of 16 are `stride`
+  /// apart. The unit may leave -0 (of what was too small) where a step without weights makes it 0:
+  /// which steps those are depends on the tile. Whether any is NaN.
+  static bool write(
+      const float* row, std::size_t stride, float total, std::size_t dim, float* out) {
+    const Vec inverse = V::broadcast(1.0F / total);
+    bool nan = false;
+    for (std::size_t i = 0; i < dim; i += 32, row += 2 * stride) {
+      Vec low;
+      Vec high;
+      V::unmix(V::load(row), V::load(row + stride), &low, &high);
+      low = V::mul(V::add(low, V::zero()), inverse);
+      high = V::mul(V::add(high, V::zero()), inverse);
+      nan |= store(out, i, dim, low);
+      nan |= store(out, i + 16, dim, high);
+    }
+    return nan;
+  }
+
+ private:
+  static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
+  static constexpr std::size_t kMaxRows = LaneRows<V>::kMaxGroups * kLanes;
+
+  /// What there is of 16 values from i on. Whether any is NaN.
+  static bool store(float* out, std::size_t i, std::size_t dim, Vec values) {
+    if (i + kLanes <= dim) {
+      V::store(out + i, values);
+      return V::any_nan(values);
+    }
+    if (i >= dim) return false;
+    alignas(64) float lanes[kLanes];
+    V::store(lanes, values);
+    bool nan = false;
+    for (std::size_t j = i; j < dim; ++j) {
+      out[j] = lanes[j - i];
+      nan |= out[j] != out[j];
+    }
+    return nan;
+  }
+
+  const TileWeights<V>& weights_;
+  float anchors_[kMaxRows];
+  alignas(64) float sums_[kMaxRows * kLanes] = {};
 };
 
 }  // namespace tandem::kernels::cpu

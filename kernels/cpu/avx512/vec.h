@@ -205,14 +205,6 @@ struct Avx512Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
   }
 
-  static Int half_words_up(Vec low, Vec high) {
-    const Int half = _mm512_set1_epi32(0x8000);
-    const Int top = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
-    const Int first = _mm512_add_epi32(_mm512_castps_si512(low), half);
-    const Int second = _mm512_add_epi32(_mm512_castps_si512(high), half);
-    return _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_and_si512(second, top));
-  }
-
   static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
 
   static Int int_load_part(const void* from, std::size_t count) {

@@ -15,8 +15,6 @@ namespace tandem::kernels::cpu {
 namespace {
 
 struct EmulatedBf16Vec : GenericVec {
-  using Plain = Flushed<EmulatedBf16Vec>;
-
   static constexpr bool kBf16Pairs = true;
 
   static Int int_broadcast(std::uint32_t word) {
@@ -28,10 +26,9 @@ struct EmulatedBf16Vec : GenericVec {
 
   static Vec dot2(const Vec& acc, const Int& x, const Int& w) {
     return each([&](int i) {
-      const auto a = static_cast<std::uint32_t>(x.lane[i]);
-      const auto b = static_cast<std::uint32_t>(w.lane[i]);
-      const float odd = Plain::fma(high(a), high(b), Plain::value(acc.lane[i]));
-      return Plain::fma(low(a), low(b), odd);
+      return Flushed<EmulatedBf16Vec>::dot2(acc.lane[i],
+                                            static_cast<std::uint32_t>(x.lane[i]),
+                                            static_cast<std::uint32_t>(w.lane[i]));
     });
   }
 
@@ -44,14 +41,6 @@ struct EmulatedBf16Vec : GenericVec {
       out.lane[i] = static_cast<std::int32_t>(f32_to_bf16(low.lane[i]) | upper << 16);
     }
     return out;
-  }
-
-  static float low(std::uint32_t pair) {
-    return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair)));
-  }
-
-  static float high(std::uint32_t pair) {
-    return Plain::value(bf16_to_f32(static_cast<std::uint16_t>(pair >> 16)));
   }
 };
 

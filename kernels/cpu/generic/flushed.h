@@ -2,6 +2,10 @@
 // zero, tiny results become zero, with their sign.
 #pragma once
 
+#include "kernels/api/dtype.h"
+
+#include <cstdint>
+
 namespace tandem::kernels::cpu {
 
 /// V only keeps instruction-set files apart (table.h).
@@ -22,6 +26,17 @@ struct Flushed {
     const double exact = static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c);
     constexpr double kBorder = 0x1p-126 - 0x1p-151;
     return __builtin_fabs(exact) < kBorder ? __builtin_copysignf(0.0F, rounded) : rounded;
+  }
+
+  /// A lane of VDPBF16PS: a sum and two pairs of bf16, the upper ones first.
+  static float dot2(float acc, std::uint32_t x, std::uint32_t w) {
+    const float odd = fma(half(x >> 16), half(w >> 16), value(acc));
+    return fma(half(x), half(w), odd);
+  }
+
+ private:
+  static float half(std::uint32_t word) {
+    return value(bf16_to_f32(static_cast<std::uint16_t>(word)));
   }
 };
 

@@ -262,18 +262,6 @@ struct GenericVec {
         [&](int i) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v.lane[i]) << 23); });
   }
 
-  /// Words of two values rounded to bf16, up in the middle. None of them is negative, infinite, or
-  /// NaN with any of the lowest 16 bits.
-  static Int half_words_up(const Vec& low, const Vec& high) {
-    Int out;
-    for (int i = 0; i < 16; ++i) {
-      const std::uint32_t first = std::bit_cast<std::uint32_t>(low.lane[i]) + 0x8000U;
-      const std::uint32_t second = std::bit_cast<std::uint32_t>(high.lane[i]) + 0x8000U;
-      out.lane[i] = static_cast<std::int32_t>(first >> 16 | (second & 0xffff0000U));
-    }
-    return out;
-  }
-
   static bool any_nan(const Vec& v) {
     bool any = false;
     for (const float lane : v.lane)

@@ -158,6 +158,38 @@ class LaneRows {
     return {V::load(begins), V::load(ends), groups_[g].all};
   }
 
+  /// Positions of the block that a row of a group sees; begin >= end: none, or no such row.
+  [[nodiscard]] Range seen_of(std::size_t g, std::size_t lane) const {
+    return lane < groups_[g].rows ? seen(groups_[g].row + lane) : Range{0, 0};
+  }
+
+  /// Whether the row sees less than others of the tile, of all blocks.
+  [[nodiscard]] bool sees_part(std::size_t row) const {
+    return visible_[row].begin > first_ || visible_[row].end < last_;
+  }
+
+  /// Rows of `count` groups from g on.
+  [[nodiscard]] Range rows_of(std::size_t g, std::size_t count) const {
+    if (count == 0) return {0, 0};
+    return {groups_[g].row, groups_[g + count - 1].row + groups_[g + count - 1].rows};
+  }
+
+  /// Whether no row of them sees anything before the block in progress.
+  [[nodiscard]] bool begin_here(std::size_t g, std::size_t count) const {
+    const Range rows = rows_of(g, count);
+    for (std::size_t row = rows.begin; row < rows.end; ++row)
+      if (!begins(row)) return false;
+    return true;
+  }
+
+  /// Nor behind it.
+  [[nodiscard]] bool end_here(std::size_t g, std::size_t count) const {
+    const Range rows = rows_of(g, count);
+    for (std::size_t row = rows.begin; row < rows.end; ++row)
+      if (visible_[row].end > base_ + kKeyBlock) return false;
+    return true;
+  }
+
   /// Positions that any of `count` groups from g on sees.
   [[nodiscard]] Range some_of(std::size_t g, std::size_t count) const {
     Range some = groups_[g].some;
@@ -196,6 +228,16 @@ class LaneRows {
       for (std::size_t i = 0; i < words; i += 16)
         V::transpose_words(lines, i * kWordBytes, to + (g * words + i) * kLanes * kWordBytes);
     }
+  }
+
+  [[nodiscard]] const float* query(std::size_t row) const {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    return tile_.q + row / heads * tile_.q_stride + row % heads * tile_.head_dim;
+  }
+
+  [[nodiscard]] float* output(std::size_t row) const {
+    const std::size_t heads = tile_.kv_heads * tile_.heads;
+    return tile_.out + row / heads * tile_.out_stride + row % heads * tile_.head_dim;
   }
 
   /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns], mixed as V::interleave
