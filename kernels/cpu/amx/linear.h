@@ -132,10 +132,11 @@ struct Int8Kind : Bf16Kind<V, T> {
   }
 };
 
-/// WeightScheme::kInt4Group128 by bf16: all 16 values of q are exact in it. A look-up widens two q
-/// of a word of eight at a time, k and k + 4, so x lies in that order too. Per group of 128 k the
-/// tile unit's sums; then total = fma(sum, scale, total), then total = fma(sum of the group's
-/// rounded x, zero, total).
+/// WeightScheme::kInt4Group128 by bf16: of all 16 values of q, q + 24 is exact in it, with one
+/// exponent, so that bits move there without a look-up. That widens two q of a word of eight at a
+/// time, k and k + 4, so x lies in that order too. Per group of 128 k the tile unit's sums; then
+/// total = fma(sum, scale, total), then total = fma(sum of the group's rounded x,
+/// fma(-24, scale, zero), total).
 template <class V, class T>
 struct Int4Kind {
   using Vec = typename V::Vec;
@@ -189,7 +190,7 @@ struct Int4Kind {
       make_eight(from + i * kPanel / 2, to + 2 * i * kPanel);
   }
 
-  /// Of a group and a panel.
+  /// Of a group and a panel: what a sum is multiplied with, and what the sum of x.
   struct Affine {
     Vec scale;
     Vec zero;
@@ -200,6 +201,7 @@ struct Int4Kind {
     V::load_pairs(block.weight + panel * block.panel_bytes + group * kInt4GroupBytes,
                   &affine.scale,
                   &affine.zero);
+    affine.zero = V::fma(V::broadcast(-24.0F), affine.scale, affine.zero);
     return affine;
   }
 
@@ -257,10 +259,10 @@ struct Int4Kind {
   static inline __attribute__((always_inline)) void make_eight(const std::byte* from,
                                                                std::byte* to) {
     const typename V::Int raw = V::int_load(from);
-    V::int_store(to, V::template nibble_pair<0>(raw));
-    V::int_store(to + 64, V::template nibble_pair<1>(raw));
-    V::int_store(to + 128, V::template nibble_pair<2>(raw));
-    V::int_store(to + 192, V::template nibble_pair<3>(raw));
+    V::int_store(to, V::template raised_nibble_pair<0>(raw));
+    V::int_store(to + 64, V::template raised_nibble_pair<1>(raw));
+    V::int_store(to + 128, V::template raised_nibble_pair<2>(raw));
+    V::int_store(to + 192, V::template raised_nibble_pair<3>(raw));
   }
 };
 

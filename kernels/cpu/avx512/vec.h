@@ -119,6 +119,16 @@ struct Avx512Vec {
     return _mm512_permutexvar_epi16(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
   }
 
+  /// bf16 of 24 plus the signed half bytes J and J + 4 of each word: 16 plus the half byte with its
+  /// highest bit flipped, whose bits are those of the fraction from eighths of 16 on.
+  template <int J>
+  static Int raised_nibble_pair(Int v) {
+    const Int at = J == 0 ? _mm512_slli_epi32(v, 3) : _mm512_srli_epi32(v, J == 0 ? 0 : 4 * J - 3);
+    constexpr int kAndXor = 0x6a;
+    return _mm512_ternarylogic_epi32(
+        at, _mm512_set1_epi16(0x78), _mm512_set1_epi16(0x41c0), kAndXor);
+  }
+
   /// Magnitudes of the bytes of x, and which are negative.
   struct Bytes {
     __m512i magnitude;

@@ -134,18 +134,29 @@ struct GenericVec {
   /// bf16 of the signed half bytes J and J + 4 of each word, the first one low.
   template <int J>
   static Int nibble_pair(const Int& v) {
+    return nibble_pair<J>(v, 0);
+  }
+
+  /// bf16 of 24 plus the signed half bytes J and J + 4 of each word, the first one low.
+  template <int J>
+  static Int raised_nibble_pair(const Int& v) {
+    return nibble_pair<J>(v, 24);
+  }
+
+  template <int J>
+  static Int nibble_pair(const Int& v, int more) {
     Int out;
     for (int i = 0; i < 16; ++i) {
       const auto word = static_cast<std::uint32_t>(v.lane[i]);
-      out.lane[i] =
-          static_cast<std::int32_t>(bf16_of(word >> 4 * J) | bf16_of(word >> (4 * J + 16)) << 16U);
+      out.lane[i] = static_cast<std::int32_t>(bf16_of(word >> 4 * J, more) |
+                                              bf16_of(word >> (4 * J + 16), more) << 16U);
     }
     return out;
   }
 
-  /// bf16 of the lowest, signed, half byte.
-  static std::uint32_t bf16_of(std::uint32_t word) {
-    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8);
+  /// bf16 of `more` and the lowest, signed, half byte.
+  static std::uint32_t bf16_of(std::uint32_t word, int more) {
+    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8 + more);
     std::uint32_t bits = 0;
     std::memcpy(&bits, &value, sizeof(bits));
     return bits >> 16U;
