@@ -77,8 +77,10 @@ Features detect() {
   found.avx512_bf16 = found.avx512_vnni && __get_cpuid_count(7, 1, &a1, &rest, &rest, &rest) != 0 &&
                       bit(a1, 5) && pairs_as_documented();
   found.avx512_vbmi = found.avx512_bf16 && vbmi;
-  found.amx = found.avx512_vbmi && (xcr0 & kXcr0Amx) == kXcr0Amx && bit(d, 22) && bit(d, 24) &&
-              bit(d, 25) && request_tiles() && tiles_as_documented();
+  const bool tiles = bit(d, 22) && bit(d, 24) && bit(d, 25);
+  const bool avx512_fp16 = bit(d, 23);
+  found.amx = found.avx512_vbmi && (xcr0 & kXcr0Amx) == kXcr0Amx && tiles && avx512_fp16 &&
+              request_tiles() && tiles_as_documented();
   return found;
 }
 #else

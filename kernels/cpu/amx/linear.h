@@ -87,11 +87,26 @@ struct Int8DynamicKind {
 };
 
 /// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
+///
+/// B tiles hold 2^-104 q, which takes a conversion and no mending of exponents (V::byte_pairs), and
+/// A tiles 2^60 x. Powers of two change no bit of the outputs, unless x is 2^68 or more, which
+/// overflows, or a product of x and q is below 2^-82, which vanishes.
 template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
   static constexpr bool kGrouped = false;
   /// Bytes that a B tile is made of.
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
+
+  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
+    const float* x = Linear<V>::x_row(block, row);
+    const typename V::Vec scale = V::broadcast(0x1p60F);
+    for (std::size_t step = 0; step < steps; ++step) {
+      for (std::size_t half = 0; half < 2; ++half) {
+        const std::size_t i = step * Bf16Kind<V, T>::kStepK + half * 16;
+        V::store_bf16(to.at(step) + half * 32, V::mul(Rows<V>::load_within(x, i, block.k), scale));
+      }
+    }
+  }
 
   /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
@@ -119,14 +134,15 @@ struct Int8Kind : Bf16Kind<V, T> {
                                  std::size_t panel,
                                  const std::byte* c) {
     const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
-    return V::mul(V::load(reinterpret_cast<const float*>(c)), V::load(scale));
+    const typename V::Vec sum = V::load(reinterpret_cast<const float*>(c));
+    return V::mul(V::mul(sum, V::broadcast(0x1p44F)), V::load(scale));
   }
 
  private:
   static inline __attribute__((always_inline)) void make_four(const std::byte* from,
                                                               std::byte* to) {
     typename V::Int rows[2];
-    V::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
+    T::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
     V::int_store(to, rows[0]);
     V::int_store(to + 64, rows[1]);
   }
