@@ -1,16 +1,16 @@
 // Y = X W^T on AMX tiles, of weights that are smaller in memory than B tiles.
 //
 // Idea: a cut is 128 k (four B tiles) of two panels. While up to 32 rows are multiplied with it,
-// the B tiles of the next cut are made, one after every product or every second, so that both units
-// have work; both cuts are a third of the first level of caches. Four A tiles stay in registers for
-// the panels of a cut. What a C tile holds goes to memory when it is needed for the next sums, two
-// chains of products later: a store that waits for the tile unit would hold up all others. Where
-// groups of k have sums of their own, they are joined to totals one more chain later. More rows:
-// made_many.h.
+// the B tiles of the next cut are made, one after each that is used, so that both units have work;
+// both cuts are a third of the first level of caches. Chains of sums of panels and tiles of rows go
+// side by side. What a C tile holds goes to memory when it is needed for the next sums: for up to
+// 16 rows two sets of C tiles take turns, since a store that waits for the tile unit would hold up
+// all others. Where groups of k have sums of their own, they are joined to totals after the second
+// step of the next chains. More rows: made_many.h.
 //
 // Order of sums of one output: that of the tile unit over k (of W where there are groups), whatever
-// the rows and panels. Bound: the weight is read once, at memory bandwidth; a B tile takes about 45
-// cycles, of which 28 are look-ups (int4) and 9 its load, and 5 to 10 more for each eight rows.
+// the rows and panels. Bound: the weight is read once, at memory bandwidth; with all of it in
+// caches a B tile takes about 40 cycles (int4) or 50 (int8), of which 16 are stores and 9 its load.
 #pragma once
 
 #include "kernels/cpu/amx/made_many.h"
@@ -32,11 +32,10 @@ class MadeTiles {
   static constexpr int kPanels = 2;            ///< of a cut
   static constexpr std::size_t kCutSteps = 4;
   static constexpr std::size_t kPanelTiles = kCutSteps * kTileBytes;
-  /// Scratch: x; sums between cuts, [tile of rows][panel]; two C tiles that wait; two cuts of B
-  /// tiles.
+  /// Scratch: x; totals, [tile of rows][panel]; four C tiles that wait; two cuts of B tiles.
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kFewTiles * kPanels * kTileBytes;
-  static constexpr std::size_t kMadeAt = kWaitingAt + 2 * kTileBytes;
+  static constexpr std::size_t kMadeAt = kWaitingAt + 4 * kTileBytes;
   static constexpr std::size_t kMadeBytes = kPanels * kPanelTiles;
   static_assert(kMadeAt + 2 * kMadeBytes <= kTilesRoom);
 
@@ -54,13 +53,12 @@ class MadeTiles {
     std::size_t first;  ///< step
     std::size_t tile;   ///< the next one
     std::size_t tiles;
-    std::size_t products;  ///< until then
   };
 
   /// Sums of a tile of rows and a panel.
   struct Sums {
     TileGroup at;
-    std::byte* total;  ///< where they go on, or what they are joined to; null: none
+    std::byte* total;  ///< what they are joined to, where groups have sums; null: no sums
   };
 
   explicit MadeTiles(const LinearBlock& block)
@@ -76,24 +74,24 @@ class MadeTiles {
     if (!block_.packed) TileLinear<V, T, Kind>::pack_rows(block_, 0, block_.rows);
     if (row_tiles_ > kFewTiles) return MadeMany<V, T, W>(block_, steps_).run();
     configure();
-    std::size_t panel = run_wide<kPanels>(block_.panel_begin);
-    run_wide<1>(panel);
-    store<0>();
-    settle<0>();
-    store<1>();
-    settle<1>();
+    if (row_tiles_ == 2) {
+      run_wide<2, 1>(run_wide<2, kPanels>(block_.panel_begin));
+    } else {
+      run_wide<1, 1>(run_wide<1, kPanels>(block_.panel_begin));
+    }
     tiles_.release();
   }
 
-  /// One shape for the whole block. C is 0 and 1, B 2 and 3, A 4 to 7.
+  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
   void configure() {
     TileConfig config = whole_tiles();
-    for (const std::size_t tile : {0, 1, 4, 5, 6, 7})
+    for (std::size_t tile = 0; tile < 6; ++tile)
       config.rows[tile] = static_cast<std::uint8_t>(height_);
     tiles_.configure(config);
   }
 
-  template <int N>
+  /// M tiles of rows, all of them.
+  template <int M, int N>
   std::size_t run_wide(std::size_t panel) {
     const std::size_t end = panel + (block_.panel_end - panel) / N * N;
     if (panel == end) return panel;
@@ -105,12 +103,19 @@ class MadeTiles {
         const Cut next = after<N>({panel, cut}, 1);
         begin_making<N>(next, (turn + 1) % 2);
         if (next.panel == end) making_.tiles = 0;
-        for (std::size_t tile = 0; tile < row_tiles_; ++tile)
-          run_tile<N>({panel, cut}, tile, base_ + kMadeAt + turn * kMadeBytes);
+        const bool begins = W::kGrouped || cut == 0;
+        if (M == 1 && begins) set_ = 1 - set_;
+        const std::byte* weight = base_ + kMadeAt + turn * kMadeBytes;
+        if (M == 1 && set_ == 1) {
+          run_cut<M, N, 2>({panel, cut}, begins, weight);
+        } else {
+          run_cut<M, N, 0>({panel, cut}, begins, weight);
+        }
         make_rest<N>();
         turn = (turn + 1) % 2;
       }
     }
+    finish();
     return panel;
   }
 
@@ -124,47 +129,66 @@ class MadeTiles {
     return cut;
   }
 
-  /// One tile of rows.
-  template <int N>
-  void run_tile(Cut cut, std::size_t tile, const std::byte* weight) {
+  /// C tiles from First on: of tile m of rows and panel n, m * 2 + n.
+  template <int M, int N, int First>
+  void run_cut(Cut cut, bool begins, const std::byte* weight) {
     const std::size_t first = cut.cut * kCutSteps;
     const std::size_t steps = steps_ - first < kCutSteps ? steps_ - first : kCutSteps;
-    const std::size_t x_step = height_ * kTileRowBytes;
-    const std::byte* x = rows_ + (tile * steps_ + first) * x_step;
-    tiles_.template load_passing<4>(x, kTileRowBytes);
-    if (steps > 1) tiles_.template load_passing<5>(x + x_step, kTileRowBytes);
-    if (steps > 2) tiles_.template load_passing<6>(x + 2 * x_step, kTileRowBytes);
-    if (steps > 3) tiles_.template load_passing<7>(x + 3 * x_step, kTileRowBytes);
-    run_chain<N, 0>(cut, tile, weight, steps);
-    if constexpr (N > 1) run_chain<N, 1>(cut, tile, weight, steps);
-  }
-
-  template <int N, int P>
-  inline __attribute__((always_inline)) void run_chain(Cut cut,
-                                                       std::size_t tile,
-                                                       const std::byte* weight,
-                                                       std::size_t steps) {
-    constexpr int kC = P % 2;
-    std::byte* total = base_ + kSumsAt + (tile * kPanels + P) * kTileBytes;
-    const bool goes_on = !W::kGrouped && cut.cut != 0;
-    const bool here = goes_on && sums_[kC].total == total;
-    if (!here) {
-      store<kC>();
-      if (goes_on) {
-        tiles_.template load<kC>(total, kTileRowBytes);
-      } else {
-        tiles_.template zero<kC>();
+    const std::byte* x = rows_ + first * height_ * kTileRowBytes;
+    if (begins) {
+      begin_chain<First>();
+      if constexpr (N == 2) begin_chain<First + 1>();
+      if constexpr (M == 2) begin_chain<First + 2>();
+      if constexpr (M == 2 && N == 2) begin_chain<First + 3>();
+    }
+    for (std::size_t step = 0; step < steps; ++step) {
+      multiply<M, N, First>(x, weight);
+      x += height_ * kTileRowBytes;
+      weight += kTileBytes;
+      if (begins && (step == 1 || steps == 1)) {
+        settle<First>();
+        if constexpr (N == 2) settle<First + 1>();
+        if constexpr (M == 2) settle<First + 2>();
+        if constexpr (M == 2 && N == 2) settle<First + 3>();
       }
     }
-    weight += P * kPanelTiles;
-    multiply<N, kC, 0>(weight, steps);
-    multiply<N, kC, 1>(weight, steps);
-    multiply<N, kC, 2>(weight, steps);
-    multiply<N, kC, 3>(weight, steps);
-    settle<kC>();
+    hold<First>(cut, 0, 0);
+    if constexpr (N == 2) hold<First + 1>(cut, 0, 1);
+    if constexpr (M == 2) hold<First + 2>(cut, 1, 0);
+    if constexpr (M == 2 && N == 2) hold<First + 3>(cut, 1, 1);
+  }
+
+  template <int C>
+  inline __attribute__((always_inline)) void begin_chain() {
+    store<C>();
+    tiles_.template zero<C>();
+  }
+
+  /// Says what C tile C holds.
+  template <int C>
+  inline __attribute__((always_inline)) void hold(Cut cut, std::size_t tile, std::size_t panel) {
     const std::size_t row = tile * kTileHeight;
     const std::size_t left = block_.rows - row;
-    sums_[kC] = {{row, left < height_ ? left : height_, cut.panel + P, cut.cut}, total};
+    sums_[C] = {{row, left < height_ ? left : height_, cut.panel + panel, cut.cut},
+                base_ + kSumsAt + (tile * kPanels + panel) * kTileBytes};
+  }
+
+  /// All that tiles hold, the older set first.
+  void finish() {
+    if (set_ == 0) {
+      finish<2>();
+      finish<3>();
+    }
+    finish<0>();
+    finish<1>();
+    finish<2>();
+    finish<3>();
+  }
+
+  template <int C>
+  void finish() {
+    store<C>();
+    settle<C>();
   }
 
   /// What C tile C holds to memory. Only now, since it is ready.
@@ -172,24 +196,27 @@ class MadeTiles {
   inline __attribute__((always_inline)) void store() {
     const Sums& sums = sums_[C];
     if (sums.total == nullptr) return;
-    if (W::kGrouped || sums.at.group + 1 == cuts_) {
-      tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
-      waiting_[C] = sums;
-      if (sums.at.group + 1 == cuts_) ask_outputs(sums.at);
-    } else {
-      tiles_.template store<C>(sums.total, kTileRowBytes);
-    }
+    tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
+    waiting_[C] = sums;
+    if (sums.at.group + 1 == cuts_) ask_outputs(sums.at);
     sums_[C].total = nullptr;
   }
 
-  template <int N, int C, int S>
-  inline __attribute__((always_inline)) void multiply(const std::byte* weight, std::size_t steps) {
-    if (S >= steps) return;
-    constexpr int kB = 2 + S % 2;
-    tiles_.template load<kB>(weight + S * kTileBytes, kTileRowBytes);
-    W::template multiply<C, 4 + S, kB>(tiles_);
-    if (--making_.products == 0) {
-      making_.products = row_tiles_;
+  /// One step along k.
+  template <int M, int N, int First>
+  inline __attribute__((always_inline)) void multiply(const std::byte* x, const std::byte* weight) {
+    tiles_.template load_passing<4>(x, kTileRowBytes);
+    if constexpr (M == 2) {
+      tiles_.template load_passing<5>(x + steps_ * kTileBytes, kTileRowBytes);
+    }
+    tiles_.template load<6>(weight, kTileRowBytes);
+    W::template multiply<First, 4, 6>(tiles_);
+    if constexpr (M == 2) W::template multiply<First + 2, 5, 6>(tiles_);
+    make_one<N>();
+    if constexpr (N == 2) {
+      tiles_.template load<7>(weight + kPanelTiles, kTileRowBytes);
+      W::template multiply<First + 1, 4, 7>(tiles_);
+      if constexpr (M == 2) W::template multiply<First + 3, 5, 7>(tiles_);
       make_one<N>();
     }
   }
@@ -203,8 +230,7 @@ class MadeTiles {
         .to = base_ + kMadeAt + turn * kMadeBytes,
         .first = cut.cut * kCutSteps,
         .tile = 0,
-        .tiles = N * kCutSteps,
-        .products = row_tiles_};
+        .tiles = N * kCutSteps};
   }
 
   template <int N>
@@ -283,8 +309,9 @@ class MadeTiles {
   std::byte* rows_;  ///< A tiles
   std::byte* base_;  ///< scratch
   Making making_{};
-  Sums sums_[2]{};     ///< in C tiles
-  Sums waiting_[2]{};  ///< in memory, to be settled
+  Sums sums_[4]{};       ///< in C tiles
+  Sums waiting_[4]{};    ///< in memory, to be settled
+  std::size_t set_ = 0;  ///< of C tiles, of one tile of rows; the other one waits
   T tiles_;
 };
 
