@@ -427,6 +427,7 @@ Limits measure_limits(const Backend& backend,
                       ThreadPool& pool,
                       double budget_s,
                       std::size_t read_bytes) {
+  read_bytes = std::min(read_bytes, kBeyondCaches);
   const double fma_gflop_s = measure_fma(backend, pool, budget_s);
   return {.read_gb_s = measure_read(backend, pool, budget_s, read_bytes),
           .fma_gflop_s = fma_gflop_s,

@@ -61,7 +61,7 @@ double best_time(double budget_s, Fn fn) {
 inline constexpr std::size_t kBeyondCaches = std::size_t{1} << 30;
 
 /// About three budgets. Reading is measured over `read_bytes` again and again, since what a model
-/// of as many bytes finds in the caches is within its bound.
+/// of as many bytes finds in the caches is within its bound; over kBeyondCaches at most.
 Limits measure_limits(const kernels::Backend& backend,
                       kernels::ThreadPool& pool,
                       double budget_s,

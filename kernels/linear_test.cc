@@ -434,7 +434,8 @@ TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
     cpu::emulated_amx_kernels().linear(block);
     block.y[0] += 1;
   };
-  for (const WeightScheme scheme : {WeightScheme::kFloat, WeightScheme::kInt8Dynamic}) {
+  for (const WeightScheme scheme :
+       {WeightScheme::kFloat, WeightScheme::kInt8, WeightScheme::kInt8Dynamic}) {
     EXPECT_TRUE(cpu::same_products(tiles, tiles, scheme));
     EXPECT_FALSE(cpu::same_products(tiles, broken, scheme));
   }
@@ -442,7 +443,7 @@ TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
   EXPECT_FALSE(cpu::same_products(tiles, pairs, WeightScheme::kFloat));
 
   EXPECT_TRUE(cpu::same_attention(tiles, tiles));
-  if (cpu::features().avx512_vnni) {
+  if (cpu::features().avx512_vbmi) {
     EXPECT_TRUE(cpu::same_attention(tiles, cpu::emulated_amx_avx512_kernels()));
   }
   // Only of many rows, and only of a token alone.

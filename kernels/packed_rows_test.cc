@@ -60,13 +60,17 @@ struct Case {
   std::size_t threads;
 };
 
-// Last tiles that are not whole; an outputs' panel alone; several blocks of rows, the last one of
-// less than a tile; more threads than blocks.
+// Last tiles that are not whole; several blocks of rows, the last one of less than a tile or of few
+// tiles; blocks of few rows alone; more threads than blocks.
 constexpr Case kCases[] = {
     {33, 32, 64, 1},
     {47, 96, 32, 2},
     {300, 64, 160, 3},
     {130, 8192, 32, 2},
+    {65, 8192, 32, 1},
+    {785, 4096, 64, 2},
+    {512, 5120, 32, 1},
+    {40, 12288, 96, 2},
     {49, 32, 16384, 2},
 };
 

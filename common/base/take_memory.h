@@ -10,7 +10,8 @@ namespace tandem {
 constexpr std::size_t kMemoryBlockBytes = std::size_t{2} << 20;
 
 /// Has the system give the memory of one block, whose address is `index` times the size of a block,
-/// as far as it lies within [begin, end): all of it as if each page had been written to. What lies
+/// as far as it lies within [begin, end), which is not
+/// nothing: all of it as if each page had been written to. What lies
 /// there stays as it is, also while others write. False where the system knows no such thing (Linux
 /// before 5.14). Any other refusal is none of ours: whoever uses the memory takes it then, and
 /// meets the same trouble.

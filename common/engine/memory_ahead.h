@@ -11,8 +11,8 @@ namespace tandem::engine {
 /// A pool begins as memory that the system has not given. The pass that writes to a page first
 /// waits while the system clears it, 4 KiB at a time where memory is shared, and where a hypervisor
 /// takes free memory back it waits for that too: in all that may be a quarter of a prompt's time.
-/// So memory is taken before, when nobody waits: for as many pages as were used since that was last
-/// done, within a limit. A worker that has served nothing takes nothing, and one whose pages come
+/// So memory is taken before, when nobody waits: for as many pages as were used since some was last
+/// taken, within a limit. A worker that has served nothing takes nothing, and one whose pages come
 /// back needs no more.
 ///
 /// Owner: the engine thread.

@@ -9,7 +9,9 @@ ReadyMemory::ReadyMemory(engine::Engine* engine, const EngineLoop* loop, std::st
 
 void ReadyMemory::after_step(Time now) {
   next_.reset();
-  if (engine_->has_work() || !engine_->wants_memory() || loop_->load().waiting_requests > 0) return;
+  if (engine_->has_work() || !engine_->wants_memory()) return;
+  const core::Load load = loop_->load();
+  if (load.waiting_requests > 0 || load.transferring_pages > 0) return;
   if (idle_cpu_.spare(now)) {
     engine_->take_memory();
     next_ = now;

@@ -10,9 +10,9 @@
 
 namespace tandem::worker {
 
-/// Takes what Engine::wants_memory() asks for while neither engine nor hand-off has a request and
-/// half a processor is idle: on machines where workers share processors the time would be missed
-/// by the request that another one computes.
+/// Takes what Engine::wants_memory() asks for while neither engine nor hand-off has a request, no
+/// page is on its way, and half a processor is idle: on machines where workers share processors the
+/// time would be missed by the request that another one computes.
 class ReadyMemory final : public LoopClient {
  public:
   /// Borrowed, both. `stat_path`: "/proc/stat".

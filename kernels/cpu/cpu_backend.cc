@@ -354,22 +354,22 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
     // As many columns at a time as keep gate and up, the latter not aligned, in the room.
     const std::size_t panels = cpu::kGatedFloats / block.rows / 2 / cpu::kPanel - 1;
     const std::size_t step =
-        (block.rows > 64 ? std::min<std::size_t>(panels, 8) : panels) * cpu::kPanel;
+        (block.rows > 64 ? std::min<std::size_t>(panels, 8) : panels) / 2 * 2 * cpu::kPanel;
     for (std::size_t column = block.panel_begin * cpu::kPanel; column < end; column += step) {
       const std::size_t count = std::min(step, end - column);
-      gated_columns(args, block, column, count, args.y + row * y_stride, y_stride);
+      gated_columns(args, block, row, column, count);
       block.packed = true;
     }
   });
 }
 
-// y[:, column...] = silu(gate) * up of the block's rows.
+// y[row..., column...] = silu(gate) * up of the block's rows. Packed if the others of these tokens
+// are, also in a last block of few rows.
 void CpuBackend::gated_columns(const GatedLinearArgs& args,
                                cpu::LinearBlock block,
+                               std::size_t row,
                                std::size_t column,
-                               std::size_t count,
-                               float* y,
-                               std::size_t y_stride) const {
+                               std::size_t count) const {
   float* room = block.scratch + cpu::kGatedAt;
   const std::size_t dim = args.weight->n() / 2;
   const std::size_t shift = (dim + column) % cpu::kPanel;
@@ -393,10 +393,21 @@ void CpuBackend::gated_columns(const GatedLinearArgs& args,
     kernels_.linear(block);
     block.packed = true;
   }
+  const std::size_t y_stride = stride_or(args.y_stride, dim);
   for (std::size_t r = 0; r < block.rows; ++r) {
-    const float* gate = room + r * stride;
-    kernels_.silu_mul_row(gate, gate + panels_of(count) + shift, y + r * y_stride + column, count);
+    float* gate = room + r * stride;
+    float* y = args.y_packed != nullptr ? gate : args.y + (row + r) * y_stride + column;
+    kernels_.silu_mul_row(gate, gate + panels_of(count) + shift, y, count);
   }
+  if (args.y_packed == nullptr) return;
+  kernels_.pack_part({.x = room,
+                      .x_stride = stride,
+                      .rows = block.rows,
+                      .columns = count,
+                      .to = args.y_packed,
+                      .k = dim,
+                      .row = row,
+                      .column = column});
 }
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {

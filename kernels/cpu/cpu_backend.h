@@ -47,10 +47,9 @@ class CpuBackend : public Backend {
  private:
   void gated_columns(const GatedLinearArgs& args,
                      cpu::LinearBlock block,
+                     std::size_t row,
                      std::size_t column,
-                     std::size_t count,
-                     float* y,
-                     std::size_t y_stride) const;
+                     std::size_t count) const;
 
   Family family_;
   std::string_view numerics_;

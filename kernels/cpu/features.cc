@@ -41,7 +41,6 @@ bool request_tiles() {
   return syscall(SYS_arch_prctl, kGet, &granted) == 0 && ((granted >> kTileData) & 1UL) != 0;
 }
 
-// VDPBF16PS is known of silicon, tiles of emulators only.
 bool pairs_as_documented() {
   return same_products(avx512_bf16_kernels(), emulated_bf16_kernels(), WeightScheme::kFloat);
 }
@@ -50,6 +49,7 @@ bool tiles_as_documented() {
   const Kernels tiles = amx_kernels();
   const Kernels plain = emulated_amx_kernels();
   return same_products(tiles, plain, WeightScheme::kFloat) &&
+         same_products(tiles, plain, WeightScheme::kInt8) &&
          same_products(tiles, plain, WeightScheme::kInt8Dynamic) && same_attention(tiles, plain);
 }
 

@@ -34,7 +34,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
   constexpr std::size_t kRows = 4;  // of 8 bit, fewer do not go to tiles
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
-  const bool bytes = scheme == WeightScheme::kInt8Dynamic;
+  const bool bytes = scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt8;
   Numbers numbers;
   // A panel: of bf16, or scales and bytes.
   constexpr std::size_t kWords = kK * kPanel;

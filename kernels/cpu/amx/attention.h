@@ -68,7 +68,8 @@ class TileAttention {
   static constexpr std::size_t kRowsDim = 128;
   static constexpr std::size_t kScoreBytes = kKeyBlock * kTileRowBytes;  ///< of a group
   static constexpr std::size_t kWeightBytes = kBlockSteps * kTileBytes;
-  /// Two bf16 of 2^70: what is finite times that is below 2^58, so no score is more than 2^125.
+  /// Two bf16 of 2^70: what is finite times that, and summed, is below 2^59, so that no score of
+  /// 512 dimensions is infinite.
   static constexpr std::uint32_t kHuge = 0x62806280U;
   static constexpr float kHugeFloat = 0x1p70F;
 

@@ -106,8 +106,12 @@ class MadeTiles {
         const bool begins = W::kGrouped || cut == 0;
         if (M == 1 && begins) set_ = 1 - set_;
         const std::byte* weight = base_ + kMadeAt + turn * kMadeBytes;
-        if (M == 1 && set_ == 1) {
-          run_cut<M, N, 2>({panel, cut}, begins, weight);
+        if constexpr (M == 1) {
+          if (set_ == 1) {
+            run_cut<M, N, 2>({panel, cut}, begins, weight);
+          } else {
+            run_cut<M, N, 0>({panel, cut}, begins, weight);
+          }
         } else {
           run_cut<M, N, 0>({panel, cut}, begins, weight);
         }
