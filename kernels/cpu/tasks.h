@@ -33,6 +33,12 @@ static_assert(kGatedFloats >= 2 * kMostRows * 3 * 2 * kPanel);
 // The sums of a cut, and the cut: Linear::run_cuts.
 static_assert(kPackedFloats + (kMostRows + 256) * kPanel <= kGatedAt);
 
+/// Keys of a kv head in page 0.
+inline std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
+  return kv.base + kv.layer_offset_bytes +
+         kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
+}
+
 /// Tasks that a large product is cut into, with `rows` rows for each panel.
 inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {
   if (pool.thread_count() == 1) return 1;

@@ -98,34 +98,6 @@ struct Avx512TileVec : Avx512Vec {
     *first = _mm512_permutex2var_ps(low, order, high);
     *second = _mm512_permutex2var_ps(low, _mm512_add_epi32(order, _mm512_set1_epi32(8)), high);
   }
-
-  // As sum16.
-  static Vec max16(const Vec* v) {
-    Vec t[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      t[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
-                           _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
-    }
-    Vec u[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      u[i] = _mm512_max_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
-                           _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
-    }
-    Vec w[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const __m512d a = _mm512_castps_pd(u[2 * i]);
-      const __m512d b = _mm512_castps_pd(u[2 * i + 1]);
-      w[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-    const Vec mixed =
-        _mm512_max_ps(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
-    const Int order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return _mm512_permutexvar_ps(order, mixed);
-  }
 };
 
 template <class T>

@@ -265,32 +265,40 @@ struct Avx512Vec {
     return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
   }
 
-  // Every step adds one level of the tree of two vectors and leaves both results in one: 16, 8, 4,
-  // 2, 1.
   static Vec sum16(const Vec* v) {
+    return fold16(v, [](Vec a, Vec b) { return _mm512_add_ps(a, b); });
+  }
+
+  static Vec max16(const Vec* v) {
+    return fold16(v, [](Vec a, Vec b) { return _mm512_max_ps(a, b); });
+  }
+
+  // Lane i: that of the tree of v[i]. Every step takes one level of the tree of two vectors and
+  // leaves both results in one: 16, 8, 4, 2, 1.
+  template <class Op>
+  static inline __attribute__((always_inline)) Vec fold16(const Vec* v, Op op) {
     Vec t[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
-      t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
-                           _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+      t[i] = op(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
     }
     Vec u[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      u[i] = _mm512_add_ps(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
-                           _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
+      u[i] = op(_mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0x88),
+                _mm512_shuffle_f32x4(t[2 * i], t[2 * i + 1], 0xdd));
     }
     Vec w[2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       const __m512d a = _mm512_castps_pd(u[2 * i]);
       const __m512d b = _mm512_castps_pd(u[2 * i + 1]);
-      w[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                           _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+      w[i] = op(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     }
-    const Vec mixed =
-        _mm512_add_ps(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
-    // Lane 4 j + i holds the sum of v[4 i + j].
+    const Vec mixed = op(_mm512_shuffle_ps(w[0], w[1], 0x88), _mm512_shuffle_ps(w[0], w[1], 0xdd));
+    // Lane 4 j + i holds that of v[4 i + j].
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return _mm512_permutexvar_ps(order, mixed);
   }
