@@ -9,6 +9,18 @@
 
 namespace tandem::kernels::cpu {
 
+/// A row of x to lines of 32 values of bf16, zeros behind k; value() says what goes there of 16.
+template <class V, class Value>
+inline __attribute__((always_inline)) void pack_bf16(
+    const float* x, std::size_t k, std::size_t steps, TileLine<V> to, Value value) {
+  for (std::size_t step = 0; step < steps; ++step) {
+    const std::size_t i = step * 32;
+    std::byte* line = to.at(step);
+    V::store_bf16(line, value(Rows<V>::load_within(x, i, k)));
+    V::store_bf16(line + 32, value(Rows<V>::load_within(x, i + 16, k)));
+  }
+}
+
 /// bf16 weights: x is rounded to bf16, products and sums are f32. Per 32 k, one chain of FMAs over
 /// the even and one over the odd k, added to each other and then to C (Intel SDM, TDPBF16PS;
 /// subnormals count as zero).
@@ -18,13 +30,12 @@ struct Bf16Kind {
   static constexpr std::size_t kHeaderBytes = 0;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
-    const float* x = Linear<V>::x_row(block, row);
-    for (std::size_t step = 0; step < steps; ++step) {
-      const std::size_t i = step * kStepK;
-      std::byte* line = to.at(step);
-      V::store_bf16(line, Rows<V>::load_within(x, i, block.k));
-      V::store_bf16(line + 32, Rows<V>::load_within(x, i + 16, block.k));
-    }
+    pack_part(Linear<V>::x_row(block, row), block.k, steps, to);
+  }
+
+  /// The same of `columns` values.
+  static void pack_part(const float* x, std::size_t columns, std::size_t steps, TileLine<V> to) {
+    pack_bf16<V>(x, columns, steps, to, [](typename V::Vec v) { return v; });
   }
 
   /// Panels are padded to whole tiles.
@@ -98,14 +109,10 @@ struct Int8Kind : Bf16Kind<V, T> {
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
-    const float* x = Linear<V>::x_row(block, row);
     const typename V::Vec scale = V::broadcast(0x1p60F);
-    for (std::size_t step = 0; step < steps; ++step) {
-      for (std::size_t half = 0; half < 2; ++half) {
-        const std::size_t i = step * Bf16Kind<V, T>::kStepK + half * 16;
-        V::store_bf16(to.at(step) + half * 32, V::mul(Rows<V>::load_within(x, i, block.k), scale));
-      }
-    }
+    pack_bf16<V>(Linear<V>::x_row(block, row), block.k, steps, to, [&](typename V::Vec v) {
+      return V::mul(v, scale);
+    });
   }
 
   /// Bytes from a panel's beginning to a step.
@@ -332,8 +339,8 @@ struct AmxLinear {
 
   /// See Kernels. Few rows are packed by each worker for itself, in its own caches.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
-    return rows > 2 * kTileHeight && scheme == WeightScheme::kFloat && dtype == DType::kBf16 &&
-           k > 0 && k % kPackedColumns == 0 && most_rows(k, scheme, dtype) >= 2 * kTileHeight;
+    return shares_rows(rows, scheme, dtype) && scheme == WeightScheme::kFloat && k > 0 &&
+           k % kPackedColumns == 0 && most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }
 
   /// See Kernels.
@@ -341,14 +348,13 @@ struct AmxLinear {
     static_assert(kPackedRows == kTileHeight && kPackedColumns == Bf16Kind<V, T>::kStepK);
     const std::size_t tile_row_bytes = part.k / kPackedColumns * kTileBytes;
     for (std::size_t r = 0; r < part.rows; ++r) {
-      const float* x = part.x + r * part.x_stride;
       const std::size_t row = part.row + r;
       std::byte* to = part.to + row / kTileHeight * tile_row_bytes +
                       row % kTileHeight * kTileRowBytes + part.column / kPackedColumns * kTileBytes;
-      for (std::size_t i = 0; i < part.columns; i += kPackedColumns, to += kTileBytes) {
-        V::store_bf16(to, V::load(x + i));
-        V::store_bf16(to + 32, V::load(x + i + 16));
-      }
+      Bf16Kind<V, T>::pack_part(part.x + r * part.x_stride,
+                                part.columns,
+                                part.columns / kPackedColumns,
+                                {to, kTileBytes});
     }
   }
 

@@ -140,32 +140,19 @@ class MadeTiles {
     const std::size_t steps = steps_ - first < kCutSteps ? steps_ - first : kCutSteps;
     const std::byte* x = rows_ + first * height_ * kTileRowBytes;
     if (begins) {
-      begin_chain<First>();
-      if constexpr (N == 2) begin_chain<First + 1>();
-      if constexpr (M == 2) begin_chain<First + 2>();
-      if constexpr (M == 2 && N == 2) begin_chain<First + 3>();
+      for_c<V, M, N>([&]<int C>() {
+        store<First + C>();
+        tiles_.template zero<First + C>();
+      });
     }
     for (std::size_t step = 0; step < steps; ++step) {
       multiply<M, N, First>(x, weight);
       x += height_ * kTileRowBytes;
       weight += kTileBytes;
-      if (begins && (step == 1 || steps == 1)) {
-        settle<First>();
-        if constexpr (N == 2) settle<First + 1>();
-        if constexpr (M == 2) settle<First + 2>();
-        if constexpr (M == 2 && N == 2) settle<First + 3>();
-      }
+      if (begins && (step == 1 || steps == 1))
+        for_c<V, M, N>([&]<int C>() { settle<First + C>(); });
     }
-    hold<First>(cut, 0, 0);
-    if constexpr (N == 2) hold<First + 1>(cut, 0, 1);
-    if constexpr (M == 2) hold<First + 2>(cut, 1, 0);
-    if constexpr (M == 2 && N == 2) hold<First + 3>(cut, 1, 1);
-  }
-
-  template <int C>
-  inline __attribute__((always_inline)) void begin_chain() {
-    store<C>();
-    tiles_.template zero<C>();
+    for_c<V, M, N>([&]<int C>() { hold<First + C>(cut, C / 2, C % 2); });
   }
 
   /// Says what C tile C holds.

@@ -14,7 +14,7 @@ namespace tandem::kernels::cpu {
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
 /// Columns and rows that packed rows of activations keep together, as bf16.
-inline constexpr std::size_t kPackedColumns = 32;
+inline constexpr std::size_t kPackedColumns = kPackedHeadStep;
 inline constexpr std::size_t kPackedRows = 16;
 /// Query rows (token, head) of one attention tile; of several tokens, kernels may take more.
 inline constexpr std::size_t kTileRows = 32;
