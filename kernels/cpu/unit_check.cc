@@ -31,7 +31,7 @@ class Numbers {
 }  // namespace
 
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
-  constexpr std::size_t kRows = 4;  // of 8 bit, fewer do not go to tiles
+  constexpr std::size_t kRows = 5;  // fewer need not go to tiles
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
   const bool bytes = scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt8;

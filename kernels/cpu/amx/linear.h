@@ -5,6 +5,7 @@
 // joined to totals.
 #pragma once
 
+#include "kernels/cpu/amx/few_rows.h"
 #include "kernels/cpu/amx/made.h"
 
 namespace tandem::kernels::cpu {
@@ -26,8 +27,15 @@ inline __attribute__((always_inline)) void pack_bf16(
 /// subnormals count as zero).
 template <class V, class T>
 struct Bf16Kind {
+  static constexpr bool kGrouped = false;
+  static constexpr std::size_t kFewRows = 4;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kHeaderBytes = 0;
+  /// Bytes that a B tile is made of.
+  static constexpr std::size_t kMadeOf = kTileBytes;
+
+  /// Bytes from a panel's beginning to a step.
+  static constexpr std::size_t at(std::size_t step) { return step * kMadeOf; }
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     pack_part(Linear<V>::x_row(block, row), block.k, steps, to);
@@ -44,6 +52,15 @@ struct Bf16Kind {
   template <int C, int A, int B>
   static inline __attribute__((always_inline)) void multiply(T& tiles) {
     tiles.template multiply_bf16<C, A, B>();
+  }
+
+  /// See FewRows.
+  template <class Fn>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
+    typename V::Vec even;
+    typename V::Vec odd;
+    V::load_pairs(line, &even, &odd);
+    fn(0, even, odd);
   }
 
   /// The sums of a row in a C tile.
@@ -104,8 +121,7 @@ struct Int8DynamicKind {
 /// overflows, or a product of x and q is below 2^-82, which vanishes.
 template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
-  static constexpr bool kGrouped = false;
-  /// Bytes that a B tile is made of.
+  static constexpr std::size_t kFewRows = 2;
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
@@ -115,8 +131,15 @@ struct Int8Kind : Bf16Kind<V, T> {
     });
   }
 
-  /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
+
+  template <class Fn>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
+    const typename V::Int raw = V::int_load(line);
+    const typename V::Vec unit = V::broadcast(0x1p-104F);
+    fn(0, V::mul(V::template byte_of<0>(raw), unit), V::mul(V::template byte_of<1>(raw), unit));
+    fn(1, V::mul(V::template byte_of<2>(raw), unit), V::mul(V::template byte_of<3>(raw), unit));
+  }
 
   /// A B tile; asks for kMadeOf bytes at `ahead`.
   static inline __attribute__((always_inline)) void make(const std::byte* from,
@@ -165,6 +188,7 @@ struct Int4Kind {
   using Vec = typename V::Vec;
 
   static constexpr bool kGrouped = true;
+  static constexpr std::size_t kFewRows = 1;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
   static constexpr std::size_t kMadeOf = kStepK * kPanel / 2;
@@ -195,6 +219,15 @@ struct Int4Kind {
   /// As of Int8Kind.
   static constexpr std::size_t at(std::size_t step) {
     return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
+  }
+
+  template <class Fn>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
+    const typename V::Int raw = V::int_load(line);
+    fn(0, V::template raised_nibble<0>(raw), V::template raised_nibble<4>(raw));
+    fn(1, V::template raised_nibble<1>(raw), V::template raised_nibble<5>(raw));
+    fn(2, V::template raised_nibble<2>(raw), V::template raised_nibble<6>(raw));
+    fn(3, V::template raised_nibble<3>(raw), V::template raised_nibble<7>(raw));
   }
 
   static inline __attribute__((always_inline)) void make(const std::byte* from,
@@ -300,7 +333,7 @@ struct AmxLinear {
   static bool run(const LinearBlock& block) {
     if (block.k == 0) return false;
     if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-      TileLinear<V, T, Bf16Kind>::run(block);
+      if (!run_few<Bf16Kind>(block)) TileLinear<V, T, Bf16Kind>::run(block);
       return true;
     }
     if (block.scheme == WeightScheme::kInt8Dynamic && block.rows > kFewRows) {
@@ -308,11 +341,11 @@ struct AmxLinear {
       return true;
     }
     if (block.scheme == WeightScheme::kInt8) {
-      MadeTiles<V, T, Int8Kind>::run(block);
+      if (!run_few<Int8Kind>(block)) MadeTiles<V, T, Int8Kind>::run(block);
       return true;
     }
     if (block.scheme == WeightScheme::kInt4Group128) {
-      MadeTiles<V, T, Int4Kind>::run(block);
+      if (!run_few<Int4Kind>(block)) MadeTiles<V, T, Int4Kind>::run(block);
       return true;
     }
     return false;
@@ -367,6 +400,20 @@ struct AmxLinear {
     if (scheme == WeightScheme::kInt8) return TileLinear<V, T, Int8Kind>::most_rows(k);
     if (scheme == WeightScheme::kInt4Group128) return TileLinear<V, T, Int4Kind>::most_rows(k);
     return 0;
+  }
+
+ private:
+  /// False: not few rows, or only tiles here.
+  template <template <class, class> class Kind>
+  static bool run_few(const LinearBlock& block) {
+    if constexpr (requires { typename V::Flushing; }) {
+      using Few = FewRows<V, Kind<V, T>>;
+      if (block.rows > Kind<V, T>::kFewRows || block.rows_room != nullptr) return false;
+      if (block.k > Few::kMostK) return false;
+      Few::run(block);
+      return true;
+    }
+    return false;
   }
 };
 

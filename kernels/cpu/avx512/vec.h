@@ -129,6 +129,37 @@ struct Avx512Vec {
         at, _mm512_set1_epi16(0x78), _mm512_set1_epi16(0x41c0), kAndXor);
   }
 
+  /// 24 plus the J-th signed half byte of each word.
+  template <int J>
+  static Vec raised_nibble(Int v) {
+    constexpr int kLeft = 19 - 4 * J;
+    const Int at = kLeft > 0 ? _mm512_slli_epi32(v, kLeft > 0 ? kLeft : 0)
+                             : _mm512_srli_epi32(v, kLeft > 0 ? 0 : -kLeft);
+    constexpr int kAndXor = 0x6a;
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        at, _mm512_set1_epi32(0x780000), _mm512_set1_epi32(0x41c00000), kAndXor));
+  }
+
+  /// As long as one lives, subnormal inputs and results count as zero, with their sign. No value
+  /// may be known before and needed within: the compiler sees only memory change. Assembly, since
+  /// it would carry loads and stores past _mm_setcsr.
+  class Flushing {
+   public:
+    Flushing() {
+      __asm__ volatile("stmxcsr %0" : "=m"(before_) : : "memory");
+      const std::uint32_t flushing = before_ | 0x8040U;
+      __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");
+    }
+
+    ~Flushing() { __asm__ volatile("ldmxcsr %0" : : "m"(before_) : "memory"); }
+
+    Flushing(const Flushing&) = delete;
+    Flushing& operator=(const Flushing&) = delete;
+
+   private:
+    std::uint32_t before_;
+  };
+
   /// Magnitudes of the bytes of x, and which are negative.
   struct Bytes {
     __m512i magnitude;

@@ -1,0 +1,200 @@
+// Products of few rows in vectors, with the sums of the tile unit.
+//
+// Idea: such a product takes the time of reading its weight, and where a tile load waits for the
+// last of its lines, vectors go on with others. So the unit's bf16 products are made by fused
+// multiply-adds: per 32 k a chain over the even and one over the odd k of each output, from zero,
+// and their sum goes onto C. Subnormals count as zero meanwhile (V::Flushing). The bits are those
+// of the tiles that W has for more rows, where x, its order and what a weight becomes are the same.
+//
+// Bound: memory bandwidth; bf16 of one row 29 to 30 GB/s of 30, on tiles 26.
+#pragma once
+
+#include "kernels/cpu/amx/tiles.h"
+
+namespace tandem::kernels::cpu {
+
+/// W::few_pairs(line, fn): fn(i, even, odd) for the i-th pair of k in 64 bytes of a panel.
+template <class V, class W>
+class FewRows {
+  using Vec = typename V::Vec;
+
+ public:
+  /// What fits into the scratch.
+  static constexpr std::size_t kMostRows = 4;
+  static constexpr std::size_t kMostK = 16 * 1024;
+
+  /// Of W::kFewRows rows at most.
+  static void run(const LinearBlock& block) {
+    static_assert(W::kFewRows <= kMostRows);
+    if (block.rows == 1) FewRows(block).template run_rows<1>();
+    if constexpr (W::kFewRows > 1) {
+      if (block.rows == 2) FewRows(block).template run_rows<2>();
+    }
+    if constexpr (W::kFewRows > 2) {
+      if (block.rows == 3) FewRows(block).template run_rows<3>();
+    }
+    if constexpr (W::kFewRows > 3) {
+      if (block.rows == 4) FewRows(block).template run_rows<4>();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kStepK = 32;
+  static_assert(W::kStepK == kStepK);
+  /// Pairs of k in a line.
+  static constexpr std::size_t kLinePairs = kTileBytes / W::kMadeOf;
+  static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
+  /// Steps whose sums go to memory together; 0: all.
+  static constexpr std::size_t kGroupSteps = [] {
+    if constexpr (W::kGrouped) {
+      return W::kGroupSteps;
+    } else {
+      return std::size_t{0};
+    }
+  }();
+  /// Scratch: lines of x as tiles have them, x as f32, sums.
+  static constexpr std::size_t kXAt = kMostRows * kMostK * 2;
+  static constexpr std::size_t kSumsAt = kXAt + kMostRows * kMostK * 4;
+  static_assert(kSumsAt < kRowsBytes);
+
+  explicit FewRows(const LinearBlock& block)
+      : block_(block),
+        steps_((block.k + kStepK - 1) / kStepK),
+        groups_(W::kGrouped ? (steps_ + kGroupSteps - 1) / kGroupSteps : 1),
+        x_(reinterpret_cast<float*>(base() + kXAt)),
+        sums_(reinterpret_cast<float*>(base() + kSumsAt)) {}
+
+  [[nodiscard]] std::byte* base() const { return reinterpret_cast<std::byte*>(block_.scratch); }
+
+  template <std::size_t R>
+  void run_rows() {
+    constexpr std::size_t kWide = R == 1 ? 4 : 2;
+    if (!block_.packed) pack<R>();
+    std::size_t panel = block_.panel_begin;
+    for (; panel + kWide <= block_.panel_end; panel += kWide)
+      run_panels<R, kWide>(panel);
+    for (; panel < block_.panel_end; ++panel)
+      run_panels<R, 1>(panel);
+  }
+
+  /// x to [k][R].
+  template <std::size_t R>
+  void pack() {
+    for (std::size_t r = 0; r < R; ++r) {
+      std::byte* lines = base() + r * kTileRowBytes;
+      W::pack(block_, r, steps_, {lines, R * kTileRowBytes});
+      for (std::size_t step = 0; step < steps_; ++step) {
+        alignas(64) float x[kStepK];
+        V::store(x, V::load_bf16(lines + step * R * kTileRowBytes));
+        V::store(x + 16, V::load_bf16(lines + step * R * kTileRowBytes + 32));
+        for (std::size_t i = 0; i < kStepK; ++i)
+          x_[(step * kStepK + i) * R + r] = x[i];
+      }
+    }
+  }
+
+  template <std::size_t R, std::size_t P>
+  void run_panels(std::size_t panel) {
+    for (std::size_t r = 0; r < R; ++r) {
+      const float* y = Linear<V>::y_row(block_, r) + panel * kPanel;
+      for (std::size_t p = 0; p < P; ++p)
+        __builtin_prefetch(y + p * kPanel, 1);
+    }
+    {
+      const typename V::Flushing flushing;
+      sum<R, P>(panel);
+    }
+    for (std::size_t p = 0; p < P; ++p)
+      finish<R>(panel + p, reinterpret_cast<std::byte*>(sums_ + p * groups_ * R * kPanel));
+  }
+
+  /// Outputs of a panel, whose sums are [group][R][16].
+  template <std::size_t R>
+  void finish(std::size_t panel, const std::byte* sums) {
+    alignas(64) std::byte totals[R * kTileRowBytes];
+    if constexpr (W::kGrouped) {
+      for (std::size_t group = 0; group < groups_; ++group)
+        W::fold(block_, {0, R, panel, group}, sums + group * R * kTileRowBytes, totals);
+      sums = totals;
+    }
+    for (std::size_t r = 0; r < R; ++r)
+      Linear<V>::finish(block_, r, panel, W::outputs(block_, r, panel, sums + r * kTileRowBytes));
+  }
+
+  /// C of P panels to [P][group][R][16].
+  template <std::size_t R, std::size_t P>
+  inline __attribute__((always_inline)) void sum(std::size_t panel) const {
+    const std::byte* weight = block_.weight + panel * block_.panel_bytes;
+    const std::byte* then = Linear<V>::panels_behind(block_, panel + P);
+    const float* x = x_;
+    float* to = sums_;
+    Vec c[R * P];
+    clear(c);
+    for (std::size_t step = 0; step < steps_; ++step) {
+      const std::size_t ahead = step + kAheadSteps;
+      const std::byte* ask = ahead < steps_ ? weight + W::at(ahead) : then + W::at(ahead - steps_);
+      const std::size_t left = block_.k - step * kStepK;
+      const std::byte* from = weight + W::at(step);
+      Vec even[R * P];
+      Vec odd[R * P];
+      clear(even);
+      clear(odd);
+      if (left >= kStepK) {
+#pragma GCC unroll 4
+        for (std::size_t line = 0; line < W::kMadeOf / 64; ++line)
+          add_line<R, P>(
+              x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
+      } else {
+        for (std::size_t line = 0; line * kLinePairs * 2 < left; ++line)
+          add_line<R, P>(
+              x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
+      }
+      x += kStepK * R;
+      for (std::size_t i = 0; i < R * P; ++i)
+        c[i] = V::add(c[i], V::add(even[i], odd[i]));
+      const bool last = step + 1 == steps_;
+      if (!last && (!W::kGrouped || (step + 1) % kGroupSteps != 0)) continue;
+      for (std::size_t p = 0; p < P; ++p) {
+        for (std::size_t r = 0; r < R; ++r)
+          V::store(to + (p * groups_ * R + r) * kPanel, c[r * P + p]);
+        if (W::kGrouped) __builtin_prefetch(ask + p * block_.panel_bytes - kInt4HeaderBytes);
+      }
+      clear(c);
+      to += R * kPanel;
+    }
+  }
+
+  template <std::size_t Count>
+  static inline __attribute__((always_inline)) void clear(Vec (&sums)[Count]) {
+    for (Vec& sum : sums)
+      sum = V::zero();
+  }
+
+  template <std::size_t R, std::size_t P>
+  inline __attribute__((always_inline)) void add_line(const float* x,
+                                                      const std::byte* from,
+                                                      const std::byte* ask,
+                                                      Vec (&even)[R * P],
+                                                      Vec (&odd)[R * P]) const {
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p) {
+      __builtin_prefetch(ask + p * block_.panel_bytes);
+      W::few_pairs(from + p * block_.panel_bytes, [&](std::size_t pair, Vec first, Vec second) {
+        const float* at = x + pair * 2 * R;
+#pragma GCC unroll 4
+        for (std::size_t r = 0; r < R; ++r) {
+          even[r * P + p] = V::fma(V::broadcast(at[r]), first, even[r * P + p]);
+          odd[r * P + p] = V::fma(V::broadcast(at[R + r]), second, odd[r * P + p]);
+        }
+      });
+    }
+  }
+
+  const LinearBlock& block_;
+  std::size_t steps_;
+  std::size_t groups_;
+  float* x_;
+  float* sums_;
+};
+
+}  // namespace tandem::kernels::cpu
