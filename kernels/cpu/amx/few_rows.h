@@ -139,14 +139,14 @@ class FewRows {
       Vec odd[R * P];
       clear(even);
       clear(odd);
-      if (left >= kStepK) {
+      if (left > kStepK) {
 #pragma GCC unroll 4
         for (std::size_t line = 0; line < W::kMadeOf / 64; ++line)
-          add_line<R, P>(
+          add_line<R, P, true>(
               x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
       } else {
         for (std::size_t line = 0; line * kLinePairs * 2 < left; ++line)
-          add_line<R, P>(
+          add_line<R, P, false>(
               x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
       }
       x += kStepK * R;
@@ -170,7 +170,7 @@ class FewRows {
       sum = V::zero();
   }
 
-  template <std::size_t R, std::size_t P>
+  template <std::size_t R, std::size_t P, bool kMore>
   inline __attribute__((always_inline)) void add_line(const float* x,
                                                       const std::byte* from,
                                                       const std::byte* ask,
@@ -179,14 +179,15 @@ class FewRows {
 #pragma GCC unroll 4
     for (std::size_t p = 0; p < P; ++p) {
       __builtin_prefetch(ask + p * block_.panel_bytes);
-      W::few_pairs(from + p * block_.panel_bytes, [&](std::size_t pair, Vec first, Vec second) {
-        const float* at = x + pair * 2 * R;
+      W::template few_pairs<kMore>(
+          from + p * block_.panel_bytes, [&](std::size_t pair, Vec first, Vec second) {
+            const float* at = x + pair * 2 * R;
 #pragma GCC unroll 4
-        for (std::size_t r = 0; r < R; ++r) {
-          even[r * P + p] = V::fma(V::broadcast(at[r]), first, even[r * P + p]);
-          odd[r * P + p] = V::fma(V::broadcast(at[R + r]), second, odd[r * P + p]);
-        }
-      });
+            for (std::size_t r = 0; r < R; ++r) {
+              even[r * P + p] = V::fma(V::broadcast(at[r]), first, even[r * P + p]);
+              odd[r * P + p] = V::fma(V::broadcast(at[R + r]), second, odd[r * P + p]);
+            }
+          });
     }
   }
 

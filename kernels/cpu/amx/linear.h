@@ -55,7 +55,7 @@ struct Bf16Kind {
   }
 
   /// See FewRows.
-  template <class Fn>
+  template <bool kMore, class Fn>
   static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
     typename V::Vec even;
     typename V::Vec odd;
@@ -133,7 +133,7 @@ struct Int8Kind : Bf16Kind<V, T> {
 
   static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
 
-  template <class Fn>
+  template <bool kMore, class Fn>
   static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
     const typename V::Int raw = V::int_load(line);
     const typename V::Vec unit = V::broadcast(0x1p-104F);
@@ -221,13 +221,17 @@ struct Int4Kind {
     return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
   }
 
-  template <class Fn>
+  template <bool kMore, class Fn>
   static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
-    const typename V::Int raw = V::int_load(line);
-    fn(0, V::template raised_nibble<0>(raw), V::template raised_nibble<4>(raw));
-    fn(1, V::template raised_nibble<1>(raw), V::template raised_nibble<5>(raw));
-    fn(2, V::template raised_nibble<2>(raw), V::template raised_nibble<6>(raw));
-    fn(3, V::template raised_nibble<3>(raw), V::template raised_nibble<7>(raw));
+    typename V::Vec values[8];
+    if constexpr (kMore) {
+      V::raised_nibbles_within(line, values);
+    } else {
+      V::raised_nibbles(line, values);
+    }
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < 4; ++i)
+      fn(i, values[i], values[i + 4]);
   }
 
   static inline __attribute__((always_inline)) void make(const std::byte* from,

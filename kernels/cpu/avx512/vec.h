@@ -129,15 +129,35 @@ struct Avx512Vec {
         at, _mm512_set1_epi16(0x78), _mm512_set1_epi16(0x41c0), kAndXor);
   }
 
-  /// 24 plus the J-th signed half byte of each word.
-  template <int J>
-  static Vec raised_nibble(Int v) {
-    constexpr int kLeft = 19 - 4 * J;
-    const Int at = kLeft > 0 ? _mm512_slli_epi32(v, kLeft > 0 ? kLeft : 0)
-                             : _mm512_srli_epi32(v, kLeft > 0 ? 0 : -kLeft);
-    constexpr int kAndXor = 0x6a;
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
-        at, _mm512_set1_epi32(0x780000), _mm512_set1_epi32(0x41c00000), kAndXor));
+  /// 24 plus the signed half bytes of each word.
+  static void raised_nibbles(const void* from, Vec* values) {
+    const Int v = int_load(from);
+    values[0] = raised(v);
+    values[1] = raised(_mm512_srli_epi32(v, 4));
+    values[2] = raised(_mm512_srli_epi32(v, 8));
+    values[3] = raised(_mm512_srli_epi32(v, 12));
+    values[4] = raised(_mm512_srli_epi32(v, 16));
+    values[5] = raised(_mm512_srli_epi32(v, 20));
+    values[6] = raised(_mm512_srli_epi32(v, 24));
+    values[7] = raised(_mm512_srli_epi32(v, 28));
+  }
+
+  /// The same where three more bytes may be read: loads have ports of their own, shifts do not.
+  static void raised_nibbles_within(const void* from, Vec* values) {
+    const auto* bytes = static_cast<const std::uint8_t*>(from);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const Int v = int_load(bytes + i);
+      values[2 * i] = raised(v);
+      values[2 * i + 1] = raised(_mm512_srli_epi32(v, 4));
+    }
+  }
+
+  /// The look-up ignores all but the low four bits.
+  static Vec raised(Int v) {
+    const Vec table =
+        _mm512_setr_ps(24, 25, 26, 27, 28, 29, 30, 31, 16, 17, 18, 19, 20, 21, 22, 23);
+    return _mm512_permutexvar_ps(v, table);
   }
 
   /// As long as one lives, subnormal inputs and results count as zero, with their sign. No value
@@ -232,21 +252,37 @@ struct Avx512Vec {
     return _mm512_permutexvar_ps(order, v);
   }
 
-  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec add(Vec a, Vec b) {
+    return _mm512_add_ps(a, b);
+  }
 
-  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static Vec sub(Vec a, Vec b) {
+    return _mm512_sub_ps(a, b);
+  }
 
-  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec mul(Vec a, Vec b) {
+    return _mm512_mul_ps(a, b);
+  }
 
-  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec div(Vec a, Vec b) {
+    return _mm512_div_ps(a, b);
+  }
 
-  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec fma(Vec a, Vec b, Vec c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
 
-  static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
+  static Vec fms(Vec a, Vec b, Vec c) {
+    return _mm512_fmsub_ps(a, b, c);
+  }
 
-  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec max(Vec a, Vec b) {
+    return _mm512_max_ps(a, b);
+  }
 
-  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+  static Vec min(Vec a, Vec b) {
+    return _mm512_min_ps(a, b);
+  }
 
   static Vec select_greater(Vec a, Vec b, Vec yes, Vec no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes);
@@ -271,7 +307,9 @@ struct Avx512Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
   }
 
-  static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+  static bool any_nan(Vec v) {
+    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0;
+  }
 
   static Int int_load_part(const void* from, std::size_t count) {
     return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
