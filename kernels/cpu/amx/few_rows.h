@@ -41,8 +41,8 @@ class FewRows {
  private:
   static constexpr std::size_t kStepK = 32;
   static_assert(W::kStepK == kStepK);
-  /// Pairs of k in a line.
-  static constexpr std::size_t kLinePairs = kTileBytes / W::kMadeOf;
+  static constexpr std::size_t kStepLines = W::kMadeOf / 64;
+  static constexpr std::size_t kLinePairs = kStepK / 2 / kStepLines;
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
   /// Steps whose sums go to memory together; 0: all.
   static constexpr std::size_t kGroupSteps = [] {
@@ -52,10 +52,14 @@ class FewRows {
       return std::size_t{0};
     }
   }();
+  /// Panels side by side: four streams are read fastest.
+  template <std::size_t R>
+  static constexpr std::size_t kWide = R == 1 ? 4 : 2;
   /// Scratch: lines of x as tiles have them, x as f32, sums.
   static constexpr std::size_t kXAt = kMostRows * kMostK * 2;
   static constexpr std::size_t kSumsAt = kXAt + kMostRows * kMostK * 4;
-  static_assert(kSumsAt < kRowsBytes);
+  static constexpr std::size_t kMostSums = kMostK / kInt4Group;
+  static_assert(kSumsAt + kWide<1> * kMostSums * kTileRowBytes <= kRowsBytes);
 
   explicit FewRows(const LinearBlock& block)
       : block_(block),
@@ -68,11 +72,10 @@ class FewRows {
 
   template <std::size_t R>
   void run_rows() {
-    constexpr std::size_t kWide = R == 1 ? 4 : 2;
     if (!block_.packed) pack<R>();
     std::size_t panel = block_.panel_begin;
-    for (; panel + kWide <= block_.panel_end; panel += kWide)
-      run_panels<R, kWide>(panel);
+    for (; panel + kWide<R> <= block_.panel_end; panel += kWide<R>)
+      run_panels<R, kWide<R>>(panel);
     for (; panel < block_.panel_end; ++panel)
       run_panels<R, 1>(panel);
   }
@@ -141,13 +144,13 @@ class FewRows {
       clear(odd);
       if (left > kStepK) {
 #pragma GCC unroll 4
-        for (std::size_t line = 0; line < W::kMadeOf / 64; ++line)
-          add_line<R, P, true>(
-              x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
+        for (std::size_t line = 0; line < kStepLines; ++line)
+          add_line<R, P, true>(x, line, from, ask, even, odd);
       } else {
-        for (std::size_t line = 0; line * kLinePairs * 2 < left; ++line)
-          add_line<R, P, false>(
-              x + line * kLinePairs * 2 * R, from + line * 64, ask + line * 64, even, odd);
+        const std::size_t lines = (left + kLinePairs * 2 - 1) / (kLinePairs * 2);
+        for (std::size_t line = 0; line < lines; ++line)
+          add_line<R, P, false>(x, line, from, ask, even, odd);
+        if (lines < kStepLines) add_zeros(even, odd);
       }
       x += kStepK * R;
       for (std::size_t i = 0; i < R * P; ++i)
@@ -170,24 +173,38 @@ class FewRows {
       sum = V::zero();
   }
 
+  /// What the products of zeros behind the last k do: they make 0 of -0.
+  template <std::size_t Count>
+  static void add_zeros(Vec (&even)[Count], Vec (&odd)[Count]) {
+    for (std::size_t i = 0; i < Count; ++i) {
+      even[i] = V::add(even[i], V::zero());
+      odd[i] = V::add(odd[i], V::zero());
+    }
+  }
+
+  /// A line of each of P panels, of the step at `from` with inputs `x`; more follows behind it, or
+  /// nothing may be read there.
   template <std::size_t R, std::size_t P, bool kMore>
   inline __attribute__((always_inline)) void add_line(const float* x,
+                                                      std::size_t line,
                                                       const std::byte* from,
                                                       const std::byte* ask,
                                                       Vec (&even)[R * P],
                                                       Vec (&odd)[R * P]) const {
+    x += line * kLinePairs * 2 * R;
 #pragma GCC unroll 4
     for (std::size_t p = 0; p < P; ++p) {
-      __builtin_prefetch(ask + p * block_.panel_bytes);
-      W::template few_pairs<kMore>(
-          from + p * block_.panel_bytes, [&](std::size_t pair, Vec first, Vec second) {
-            const float* at = x + pair * 2 * R;
+      const std::size_t at = p * block_.panel_bytes + line * 64;
+      __builtin_prefetch(ask + at);
+      W::template few_pairs<kMore>(from + at, [&](std::size_t pair, Vec first, Vec second) {
+        const float* pair_x = x + pair * 2 * R;
 #pragma GCC unroll 4
-            for (std::size_t r = 0; r < R; ++r) {
-              even[r * P + p] = V::fma(V::broadcast(at[r]), first, even[r * P + p]);
-              odd[r * P + p] = V::fma(V::broadcast(at[R + r]), second, odd[r * P + p]);
-            }
-          });
+        for (std::size_t r = 0; r < R; ++r) {
+          const std::size_t i = r * P + p;
+          even[i] = V::fma(V::broadcast(pair_x[r]), first, even[i]);
+          odd[i] = V::fma(V::broadcast(pair_x[R + r]), second, odd[i]);
+        }
+      });
     }
   }
 

@@ -43,7 +43,7 @@ class TokenAttention {
   static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
   /// Bytes between asking for keys or values and their use.
-  static constexpr std::size_t kAheadBytes = 64 * 1024;
+  static constexpr std::size_t kAheadBytes = 32 * 1024;
 
   static constexpr std::size_t kMaxGroups = 8;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
