@@ -134,8 +134,9 @@ class FewRows {
     Vec c[R * P];
     clear(c);
     for (std::size_t step = 0; step < steps_; ++step) {
-      const std::size_t ahead = step + kAheadSteps;
-      const std::byte* ask = ahead < steps_ ? weight + W::at(ahead) : then + W::at(ahead - steps_);
+      const bool inside = step + kAheadSteps < steps_;
+      const std::size_t ahead = inside ? step + kAheadSteps : step + kAheadSteps - steps_;
+      const std::byte* ask = (inside ? weight : then) + W::at(ahead);
       const std::size_t left = block_.k - step * kStepK;
       const std::byte* from = weight + W::at(step);
       Vec even[R * P];
@@ -160,7 +161,6 @@ class FewRows {
       for (std::size_t p = 0; p < P; ++p) {
         for (std::size_t r = 0; r < R; ++r)
           V::store(to + (p * groups_ * R + r) * kPanel, c[r * P + p]);
-        if (W::kGrouped) __builtin_prefetch(ask + p * block_.panel_bytes - kInt4HeaderBytes);
       }
       clear(c);
       to += R * kPanel;
