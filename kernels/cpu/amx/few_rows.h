@@ -55,11 +55,12 @@ class FewRows {
   /// Panels side by side: four streams are read fastest.
   template <std::size_t R>
   static constexpr std::size_t kWide = R == 1 ? 4 : 2;
-  /// Scratch: lines of x as tiles have them, x as f32, sums.
+  /// Scratch: lines of x as tiles have them, x as f32, sums of panels, totals of one.
   static constexpr std::size_t kXAt = kMostRows * kMostK * 2;
   static constexpr std::size_t kSumsAt = kXAt + kMostRows * kMostK * 4;
-  static constexpr std::size_t kMostSums = kMostK / kInt4Group;
-  static_assert(kSumsAt + kWide<1> * kMostSums * kTileRowBytes <= kRowsBytes);
+  static constexpr std::size_t kTotalsAt =
+      kSumsAt + kWide<1> * kMostRows * (kMostK / kInt4Group) * kTileRowBytes;
+  static_assert(kTotalsAt + kMostRows * kTileRowBytes <= kRowsBytes);
 
   explicit FewRows(const LinearBlock& block)
       : block_(block),
@@ -114,7 +115,7 @@ class FewRows {
   /// Outputs of a panel, whose sums are [group][R][16].
   template <std::size_t R>
   void finish(std::size_t panel, const std::byte* sums) {
-    alignas(64) std::byte totals[R * kTileRowBytes];
+    std::byte* totals = base() + kTotalsAt;
     if constexpr (W::kGrouped) {
       for (std::size_t group = 0; group < groups_; ++group)
         W::fold(block_, {0, R, panel, group}, sums + group * R * kTileRowBytes, totals);
