@@ -6,36 +6,27 @@
 // and their sum goes onto C. Subnormals count as zero meanwhile (V::Flushing). The bits are those
 // of the tiles that W has for more rows, where x, its order and what a weight becomes are the same.
 //
-// Bound: memory bandwidth; bf16 of one row 29 to 30 GB/s of 30, on tiles 26.
+// Bound: memory bandwidth.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
 
 namespace tandem::kernels::cpu {
 
-/// W::few_pairs(line, fn): fn(i, even, odd) for the i-th pair of k in 64 bytes of a panel.
+/// W::few_pairs: the pairs of k in 64 bytes of a panel.
 template <class V, class W>
 class FewRows {
   using Vec = typename V::Vec;
 
  public:
-  /// What fits into the scratch.
-  static constexpr std::size_t kMostRows = 4;
-  static constexpr std::size_t kMostK = 16 * 1024;
+  /// More inputs do not fit into the scratch.
+  static constexpr std::size_t kMostK = 28 * 1024;
 
-  /// Of W::kFewRows rows at most.
+  /// R to W::kFewRows rows.
+  template <std::size_t R = 1>
   static void run(const LinearBlock& block) {
-    static_assert(W::kFewRows <= kMostRows);
-    if (block.rows == 1) FewRows(block).template run_rows<1>();
-    if constexpr (W::kFewRows > 1) {
-      if (block.rows == 2) FewRows(block).template run_rows<2>();
-    }
-    if constexpr (W::kFewRows > 2) {
-      if (block.rows == 3) FewRows(block).template run_rows<3>();
-    }
-    if constexpr (W::kFewRows > 3) {
-      if (block.rows == 4) FewRows(block).template run_rows<4>();
-    }
+    if (block.rows == R) return FewRows(block).template run_rows<R>();
+    if constexpr (R < W::kFewRows) run<R + 1>(block);
   }
 
  private:
@@ -52,15 +43,17 @@ class FewRows {
       return std::size_t{0};
     }
   }();
+  static constexpr std::size_t kRows = 4;  ///< at most
+  static_assert(W::kFewRows <= kRows && (!W::kGrouped || W::kFewRows == 1));
   /// Panels side by side: four streams are read fastest.
   template <std::size_t R>
   static constexpr std::size_t kWide = R == 1 ? 4 : 2;
   /// Scratch: lines of x as tiles have them, x as f32, sums of panels, totals of one.
-  static constexpr std::size_t kXAt = kMostRows * kMostK * 2;
-  static constexpr std::size_t kSumsAt = kXAt + kMostRows * kMostK * 4;
+  static constexpr std::size_t kXAt = kRows * kMostK * 2;
+  static constexpr std::size_t kSumsAt = kXAt + kRows * kMostK * 4;
   static constexpr std::size_t kTotalsAt =
-      kSumsAt + kWide<1> * kMostRows * (kMostK / kInt4Group) * kTileRowBytes;
-  static_assert(kTotalsAt + kMostRows * kTileRowBytes <= kRowsBytes);
+      kSumsAt + kWide<1> * (kMostK / kInt4Group) * kTileRowBytes;
+  static_assert(kTotalsAt + kTileRowBytes <= kRowsBytes);
 
   explicit FewRows(const LinearBlock& block)
       : block_(block),
@@ -118,7 +111,10 @@ class FewRows {
     std::byte* totals = base() + kTotalsAt;
     if constexpr (W::kGrouped) {
       for (std::size_t group = 0; group < groups_; ++group)
-        W::fold(block_, {0, R, panel, group}, sums + group * R * kTileRowBytes, totals);
+        W::fold(block_,
+                {.row = 0, .rows = R, .panel = panel, .group = group},
+                sums + group * R * kTileRowBytes,
+                totals);
       sums = totals;
     }
     for (std::size_t r = 0; r < R; ++r)
@@ -140,26 +136,17 @@ class FewRows {
       const std::byte* ask = (inside ? weight : then) + W::at(ahead);
       const std::size_t left = block_.k - step * kStepK;
       const std::byte* from = weight + W::at(step);
-      Vec even[R * P];
-      Vec odd[R * P];
-      clear(even);
-      clear(odd);
       if (left > kStepK) {
-#pragma GCC unroll 4
-        for (std::size_t line = 0; line < kStepLines; ++line)
-          add_line<R, P, true>(x, line, from, ask, even, odd);
+        add_lines<R, P, true>(x, from, ask, kStepLines, c);
       } else {
-        const std::size_t lines = (left + kLinePairs * 2 - 1) / (kLinePairs * 2);
-        for (std::size_t line = 0; line < lines; ++line)
-          add_line<R, P, false>(x, line, from, ask, even, odd);
-        if (lines < kStepLines) add_zeros(even, odd);
+        add_lines<R, P, false>(x, from, ask, (left + kLinePairs * 2 - 1) / (kLinePairs * 2), c);
       }
       x += kStepK * R;
-      for (std::size_t i = 0; i < R * P; ++i)
-        c[i] = V::add(c[i], V::add(even[i], odd[i]));
       const bool last = step + 1 == steps_;
       if (!last && (!W::kGrouped || (step + 1) % kGroupSteps != 0)) continue;
+#pragma GCC unroll 4
       for (std::size_t p = 0; p < P; ++p) {
+#pragma GCC unroll 8
         for (std::size_t r = 0; r < R; ++r)
           V::store(to + (p * groups_ * R + r) * kPanel, c[r * P + p]);
       }
@@ -170,42 +157,51 @@ class FewRows {
 
   template <std::size_t Count>
   static inline __attribute__((always_inline)) void clear(Vec (&sums)[Count]) {
-    for (Vec& sum : sums)
-      sum = V::zero();
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < Count; ++i)
+      sums[i] = V::zero();
   }
 
-  /// What the products of zeros behind the last k do: they make 0 of -0.
-  template <std::size_t Count>
-  static void add_zeros(Vec (&even)[Count], Vec (&odd)[Count]) {
-    for (std::size_t i = 0; i < Count; ++i) {
-      even[i] = V::add(even[i], V::zero());
-      odd[i] = V::add(odd[i], V::zero());
-    }
-  }
-
-  /// A line of each of P panels, of the step at `from` with inputs `x`; more follows behind it, or
-  /// nothing may be read there.
+  /// Adds to c the sums of a step: of P panels at `from`, whose first `lines` lines are there, and
+  /// inputs `x`. kMore: all of them, and something behind them.
   template <std::size_t R, std::size_t P, bool kMore>
-  inline __attribute__((always_inline)) void add_line(const float* x,
-                                                      std::size_t line,
-                                                      const std::byte* from,
-                                                      const std::byte* ask,
-                                                      Vec (&even)[R * P],
-                                                      Vec (&odd)[R * P]) const {
-    x += line * kLinePairs * 2 * R;
+  inline __attribute__((always_inline)) void add_lines(const float* x,
+                                                       const std::byte* from,
+                                                       const std::byte* ask,
+                                                       std::size_t lines,
+                                                       Vec (&c)[R * P]) const {
+    Vec even[R * P];
+    Vec odd[R * P];
+    clear(even);
+    clear(odd);
+    for (std::size_t line = 0; line < (kMore ? kStepLines : lines); ++line) {
 #pragma GCC unroll 4
-    for (std::size_t p = 0; p < P; ++p) {
-      const std::size_t at = p * block_.panel_bytes + line * 64;
-      __builtin_prefetch(ask + at);
-      W::template few_pairs<kMore>(from + at, [&](std::size_t pair, Vec first, Vec second) {
-        const float* pair_x = x + pair * 2 * R;
+      for (std::size_t p = 0; p < P; ++p) {
+        const std::size_t at = p * block_.panel_bytes + line * 64;
+        __builtin_prefetch(ask + at);
+        Vec first[kLinePairs];
+        Vec second[kLinePairs];
+        W::template few_pairs<kMore>(from + at, first, second);
 #pragma GCC unroll 4
-        for (std::size_t r = 0; r < R; ++r) {
-          const std::size_t i = r * P + p;
-          even[i] = V::fma(V::broadcast(pair_x[r]), first, even[i]);
-          odd[i] = V::fma(V::broadcast(pair_x[R + r]), second, odd[i]);
+        for (std::size_t pair = 0; pair < kLinePairs; ++pair) {
+#pragma GCC unroll 8
+          for (std::size_t r = 0; r < R; ++r) {
+            const std::size_t i = r * P + p;
+            even[i] = V::fma(V::broadcast(x[pair * 2 * R + r]), first[pair], even[i]);
+            odd[i] = V::fma(V::broadcast(x[(pair * 2 + 1) * R + r]), second[pair], odd[i]);
+          }
         }
-      });
+      }
+      x += kLinePairs * 2 * R;
+    }
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < R * P; ++i) {
+      if (!kMore && lines < kStepLines) {
+        // The products of zeros behind the last k make 0 of -0.
+        even[i] = V::add(even[i], V::zero());
+        odd[i] = V::add(odd[i], V::zero());
+      }
+      c[i] = V::add(c[i], V::add(even[i], odd[i]));
     }
   }
 

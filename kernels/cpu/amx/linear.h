@@ -55,12 +55,11 @@ struct Bf16Kind {
   }
 
   /// See FewRows.
-  template <bool kMore, class Fn>
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
-    typename V::Vec even;
-    typename V::Vec odd;
-    V::load_pairs(line, &even, &odd);
-    fn(0, even, odd);
+  template <bool kMore>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
+                                                              typename V::Vec* even,
+                                                              typename V::Vec* odd) {
+    V::load_pairs(line, even, odd);
   }
 
   /// The sums of a row in a C tile.
@@ -133,12 +132,16 @@ struct Int8Kind : Bf16Kind<V, T> {
 
   static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
 
-  template <bool kMore, class Fn>
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
+  template <bool kMore>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
+                                                              typename V::Vec* even,
+                                                              typename V::Vec* odd) {
     const typename V::Int raw = V::int_load(line);
     const typename V::Vec unit = V::broadcast(0x1p-104F);
-    fn(0, V::mul(V::template byte_of<0>(raw), unit), V::mul(V::template byte_of<1>(raw), unit));
-    fn(1, V::mul(V::template byte_of<2>(raw), unit), V::mul(V::template byte_of<3>(raw), unit));
+    even[0] = V::mul(V::template byte_of<0>(raw), unit);
+    odd[0] = V::mul(V::template byte_of<1>(raw), unit);
+    even[1] = V::mul(V::template byte_of<2>(raw), unit);
+    odd[1] = V::mul(V::template byte_of<3>(raw), unit);
   }
 
   /// A B tile; asks for kMadeOf bytes at `ahead`.
@@ -221,17 +224,15 @@ struct Int4Kind {
     return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
   }
 
-  template <bool kMore, class Fn>
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line, Fn fn) {
-    typename V::Vec values[8];
+  template <bool kMore>
+  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
+                                                              Vec* even,
+                                                              Vec* odd) {
     if constexpr (kMore) {
-      V::raised_nibbles_within(line, values);
+      V::raised_nibbles_within(line, even, odd);
     } else {
-      V::raised_nibbles(line, values);
+      V::raised_nibbles(line, even, odd);
     }
-#pragma GCC unroll 4
-    for (std::size_t i = 0; i < 4; ++i)
-      fn(i, values[i], values[i + 4]);
   }
 
   static inline __attribute__((always_inline)) void make(const std::byte* from,

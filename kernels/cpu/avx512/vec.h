@@ -1,5 +1,5 @@
 // The 16-lane vector in one AVX-512 register (F, BW, VL, DQ). Semantics: generic/vec.h, bit for
-// bit.
+// bit, but for what few_rows.h of amx needs beyond: raised_nibbles and Flushing.
 #pragma once
 
 #include <immintrin.h>
@@ -129,28 +129,32 @@ struct Avx512Vec {
         at, _mm512_set1_epi16(0x78), _mm512_set1_epi16(0x41c0), kAndXor);
   }
 
-  /// 24 plus the signed half bytes of each word.
-  static void raised_nibbles(const void* from, Vec* values) {
+  /// 24 plus the signed half bytes of each word: 0 to 3, and 4 to 7.
+  static void raised_nibbles(const void* from, Vec* low, Vec* high) {
     const Int v = int_load(from);
-    values[0] = raised(v);
-    values[1] = raised(_mm512_srli_epi32(v, 4));
-    values[2] = raised(_mm512_srli_epi32(v, 8));
-    values[3] = raised(_mm512_srli_epi32(v, 12));
-    values[4] = raised(_mm512_srli_epi32(v, 16));
-    values[5] = raised(_mm512_srli_epi32(v, 20));
-    values[6] = raised(_mm512_srli_epi32(v, 24));
-    values[7] = raised(_mm512_srli_epi32(v, 28));
+    low[0] = raised(v);
+    low[1] = raised(_mm512_srli_epi32(v, 4));
+    low[2] = raised(_mm512_srli_epi32(v, 8));
+    low[3] = raised(_mm512_srli_epi32(v, 12));
+    high[0] = raised(_mm512_srli_epi32(v, 16));
+    high[1] = raised(_mm512_srli_epi32(v, 20));
+    high[2] = raised(_mm512_srli_epi32(v, 24));
+    high[3] = raised(_mm512_srli_epi32(v, 28));
   }
 
   /// The same where three more bytes may be read: loads have ports of their own, shifts do not.
-  static void raised_nibbles_within(const void* from, Vec* values) {
+  static void raised_nibbles_within(const void* from, Vec* low, Vec* high) {
     const auto* bytes = static_cast<const std::uint8_t*>(from);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const Int v = int_load(bytes + i);
-      values[2 * i] = raised(v);
-      values[2 * i + 1] = raised(_mm512_srli_epi32(v, 4));
-    }
+    raised_byte(bytes, low);
+    raised_byte(bytes + 1, low + 2);
+    raised_byte(bytes + 2, high);
+    raised_byte(bytes + 3, high + 2);
+  }
+
+  static void raised_byte(const void* from, Vec* two) {
+    const Int v = int_load(from);
+    two[0] = raised(v);
+    two[1] = raised(_mm512_srli_epi32(v, 4));
   }
 
   /// The look-up ignores all but the low four bits.
@@ -159,26 +163,6 @@ struct Avx512Vec {
         _mm512_setr_ps(24, 25, 26, 27, 28, 29, 30, 31, 16, 17, 18, 19, 20, 21, 22, 23);
     return _mm512_permutexvar_ps(v, table);
   }
-
-  /// As long as one lives, subnormal inputs and results count as zero, with their sign. No value
-  /// may be known before and needed within: the compiler sees only memory change. Assembly, since
-  /// it would carry loads and stores past _mm_setcsr.
-  class Flushing {
-   public:
-    Flushing() {
-      __asm__ volatile("stmxcsr %0" : "=m"(before_) : : "memory");
-      const std::uint32_t flushing = before_ | 0x8040U;
-      __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");
-    }
-
-    ~Flushing() { __asm__ volatile("ldmxcsr %0" : : "m"(before_) : "memory"); }
-
-    Flushing(const Flushing&) = delete;
-    Flushing& operator=(const Flushing&) = delete;
-
-   private:
-    std::uint32_t before_;
-  };
 
   /// Magnitudes of the bytes of x, and which are negative.
   struct Bytes {
@@ -252,37 +236,21 @@ struct Avx512Vec {
     return _mm512_permutexvar_ps(order, v);
   }
 
-  static Vec add(Vec a, Vec b) {
-    return _mm512_add_ps(a, b);
-  }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 
-  static Vec sub(Vec a, Vec b) {
-    return _mm512_sub_ps(a, b);
-  }
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 
-  static Vec mul(Vec a, Vec b) {
-    return _mm512_mul_ps(a, b);
-  }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 
-  static Vec div(Vec a, Vec b) {
-    return _mm512_div_ps(a, b);
-  }
+  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 
-  static Vec fma(Vec a, Vec b, Vec c) {
-    return _mm512_fmadd_ps(a, b, c);
-  }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-  static Vec fms(Vec a, Vec b, Vec c) {
-    return _mm512_fmsub_ps(a, b, c);
-  }
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
 
-  static Vec max(Vec a, Vec b) {
-    return _mm512_max_ps(a, b);
-  }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 
-  static Vec min(Vec a, Vec b) {
-    return _mm512_min_ps(a, b);
-  }
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
   static Vec select_greater(Vec a, Vec b, Vec yes, Vec no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes);
@@ -307,9 +275,7 @@ struct Avx512Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
   }
 
-  static bool any_nan(Vec v) {
-    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0;
-  }
+  static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
 
   static Int int_load_part(const void* from, std::size_t count) {
     return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
@@ -405,6 +371,26 @@ struct Avx512Vec {
       _mm512_storeu_si512(to + (i + 8) * 64, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd));
     }
   }
+
+  /// As long as one lives, subnormal inputs and results count as zero, with their sign. No value
+  /// may be known before and needed within: the compiler sees only memory change. Assembly, since
+  /// it would carry loads and stores past _mm_setcsr.
+  class Flushing {
+   public:
+    Flushing() {
+      __asm__ volatile("stmxcsr %0" : "=m"(before_) : : "memory");
+      const std::uint32_t flushing = before_ | 0x8040U;
+      __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");
+    }
+
+    ~Flushing() { __asm__ volatile("ldmxcsr %0" : : "m"(before_) : "memory"); }
+
+    Flushing(const Flushing&) = delete;
+    Flushing& operator=(const Flushing&) = delete;
+
+   private:
+    std::uint32_t before_;
+  };
 };
 
 }  // namespace tandem::kernels::cpu
