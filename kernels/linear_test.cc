@@ -430,14 +430,19 @@ TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
   const cpu::Kernels tiles = cpu::emulated_amx_kernels();
   const cpu::Kernels pairs = cpu::emulated_bf16_kernels();
   cpu::Kernels broken = tiles;
-  broken.linear = [](const cpu::LinearBlock& block) {
-    cpu::emulated_amx_kernels().linear(block);
-    block.y[0] += 1;
-  };
-  for (const WeightScheme scheme :
-       {WeightScheme::kFloat, WeightScheme::kInt8, WeightScheme::kInt8Dynamic}) {
-    EXPECT_TRUE(cpu::same_products(tiles, tiles, scheme));
-    EXPECT_FALSE(cpu::same_products(tiles, broken, scheme));
+  // Only of tiles, and only of a row alone.
+  for (const bool alone : {false, true}) {
+    static bool of_a_row_alone;
+    of_a_row_alone = alone;
+    broken.linear = [](const cpu::LinearBlock& block) {
+      cpu::emulated_amx_kernels().linear(block);
+      if ((block.rows == 1) == of_a_row_alone) block.y[0] += 1;
+    };
+    for (const WeightScheme scheme :
+         {WeightScheme::kFloat, WeightScheme::kInt8, WeightScheme::kInt8Dynamic}) {
+      EXPECT_TRUE(cpu::same_products(tiles, tiles, scheme));
+      EXPECT_FALSE(cpu::same_products(tiles, broken, scheme));
+    }
   }
   EXPECT_TRUE(cpu::same_products(pairs, pairs, WeightScheme::kFloat));
   EXPECT_FALSE(cpu::same_products(tiles, pairs, WeightScheme::kFloat));

@@ -31,7 +31,7 @@ class Numbers {
 }  // namespace
 
 bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
-  constexpr std::size_t kRows = 5;  // fewer need not go to tiles
+  constexpr std::size_t kRows = 16;  // a whole tile; one row may go another way
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
   const bool bytes = scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt8;
@@ -61,35 +61,38 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
     }
     for (auto& value : x)
       value = bf16_to_f32(numbers.bf16(lowest));
-    float y[2][kRows * kPanel] = {};
-    for (int i = 0; i < 2; ++i) {
-      (i == 0 ? a : b)
-          .linear({.x = x,
-                   .x_stride = kK,
-                   .rows = kRows,
-                   .weight = reinterpret_cast<const std::byte*>(weight),
-                   .panel_bytes = bytes ? kByteWords * 2 : sizeof(weight),
-                   .scheme = scheme,
-                   .dtype = DType::kBf16,
-                   .k = kK,
-                   .n = kPanel,
-                   .panel_begin = 0,
-                   .panel_end = 1,
-                   .bias = nullptr,
-                   .y = y[i],
-                   .y_stride = kPanel,
-                   .accumulate = false,
-                   .scratch = reinterpret_cast<float*>(pool.scratch(0)),
-                   .packed = false,
-                   .x_rows = nullptr,
-                   .y_rows = nullptr,
-                   .row_scale = nullptr,
-                   .rows_room = nullptr,
-                   .y_packed = nullptr,
-                   .up = nullptr,
-                   .next = nullptr});
-    }
-    if (std::memcmp(y[0], y[1], sizeof(y[0])) != 0) return false;
+    const auto same = [&](std::size_t rows) {
+      float y[2][kRows * kPanel] = {};
+      for (int i = 0; i < 2; ++i) {
+        (i == 0 ? a : b)
+            .linear({.x = x,
+                     .x_stride = kK,
+                     .rows = rows,
+                     .weight = reinterpret_cast<const std::byte*>(weight),
+                     .panel_bytes = bytes ? kByteWords * 2 : sizeof(weight),
+                     .scheme = scheme,
+                     .dtype = DType::kBf16,
+                     .k = kK,
+                     .n = kPanel,
+                     .panel_begin = 0,
+                     .panel_end = 1,
+                     .bias = nullptr,
+                     .y = y[i],
+                     .y_stride = kPanel,
+                     .accumulate = false,
+                     .scratch = reinterpret_cast<float*>(pool.scratch(0)),
+                     .packed = false,
+                     .x_rows = nullptr,
+                     .y_rows = nullptr,
+                     .row_scale = nullptr,
+                     .rows_room = nullptr,
+                     .y_packed = nullptr,
+                     .up = nullptr,
+                     .next = nullptr});
+      }
+      return std::memcmp(y[0], y[1], sizeof(y[0])) == 0;
+    };
+    if (!same(kRows) || !same(1)) return false;
   }
   return true;
 }

@@ -1,5 +1,5 @@
 // The tile unit itself, and the table of the amx family: avx512 (every processor with tiles has
-// VNNI) with products of bf16, 8 and 4 bit and attention over bf16 on tiles.
+// VNNI) with products of bf16, 8 and 4 bit and attention over bf16 on tiles, or with their bits.
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/attention.h"
 #include "kernels/cpu/amx/emulated.h"

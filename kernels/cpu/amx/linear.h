@@ -1,8 +1,10 @@
-// Kinds of weights on AMX tiles (tiles.h, made.h), and which weights go there.
+// Kinds of weights on AMX tiles (tiles.h, made.h) and in vectors for few rows (few_rows.h), and
+// which products go where.
 //
 // A kind packs rows of x, names the product, and makes outputs of sums. Those of made.h make B
 // tiles of their panels; kGrouped: kGroupSteps steps along k have sums of their own, which are
-// joined to totals.
+// joined to totals. Up to kFewRows rows read the weight at memory bandwidth without tiles, with the
+// same bits.
 #pragma once
 
 #include "kernels/cpu/amx/few_rows.h"
@@ -75,6 +77,7 @@ struct Bf16Kind {
 /// outputs are scaled as Int8DynamicTile does.
 template <class V, class T>
 struct Int8DynamicKind {
+  static constexpr std::size_t kFewRows = 3;  ///< by VNNI of the family beneath
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kHeaderBytes = kInt8HeaderBytes;
 
@@ -182,8 +185,8 @@ struct Int8Kind : Bf16Kind<V, T> {
 };
 
 /// WeightScheme::kInt4Group128 by bf16: of all 16 values of q, q + 24 is exact in it, with one
-/// exponent, so that bits move there without a look-up. That widens two q of a word of eight at a
-/// time, k and k + 4, so x lies in that order too. Per group of 128 k the tile unit's sums; then
+/// exponent, so that bits move to tiles without a look-up. That widens two q of a word of eight at
+/// a time, k and k + 4, so x lies in that order too. Per group of 128 k the tile unit's sums; then
 /// total = fma(sum, scale, total), then total = fma(sum of the group's rounded x,
 /// fma(-24, scale, zero), total).
 template <class V, class T>
@@ -219,7 +222,7 @@ struct Int4Kind {
     tiles.template multiply_bf16<C, A, B>();
   }
 
-  /// As of Int8Kind.
+  /// As of Bf16Kind.
   static constexpr std::size_t at(std::size_t step) {
     return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
   }
@@ -327,13 +330,9 @@ struct Int4Kind {
   }
 };
 
-/// What goes to tiles; everything else is for the family beneath.
+/// What goes to tiles, or to vectors with their bits; everything else is for the family beneath.
 template <class V, class T>
 struct AmxLinear {
-  /// As many rows of 8 bit read the weight at memory bandwidth without tiles, and with the same
-  /// bits.
-  static constexpr std::size_t kFewRows = 3;
-
   /// False: not here.
   static bool run(const LinearBlock& block) {
     if (block.k == 0) return false;
@@ -341,7 +340,8 @@ struct AmxLinear {
       if (!run_few<Bf16Kind>(block)) TileLinear<V, T, Bf16Kind>::run(block);
       return true;
     }
-    if (block.scheme == WeightScheme::kInt8Dynamic && block.rows > kFewRows) {
+    if (block.scheme == WeightScheme::kInt8Dynamic &&
+        block.rows > Int8DynamicKind<V, T>::kFewRows) {
       TileLinear<V, T, Int8DynamicKind>::run(block);
       return true;
     }
@@ -413,7 +413,8 @@ struct AmxLinear {
   static bool run_few(const LinearBlock& block) {
     if constexpr (requires { typename V::Flushing; }) {
       using Few = FewRows<V, Kind<V, T>>;
-      if (block.rows > Kind<V, T>::kFewRows || block.rows_room != nullptr) return false;
+      if (block.rows > Kind<V, T>::kFewRows) return false;
+      if (block.rows_room != nullptr) return false;  // packed, in whole tiles
       if (block.k > Few::kMostK) return false;
       Few::run(block);
       return true;

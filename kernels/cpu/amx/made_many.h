@@ -1,4 +1,4 @@
-// Products of many rows with weights that are smaller in memory than B tiles: made.h has few rows.
+// Products of many rows with weights that are smaller in memory than B tiles: made.h has fewer.
 //
 // Idea: as in many_rows.h, pairs of tiles of rows against pairs of panels. The B tiles of a cut of
 // 384 k are made before its products, which all rows share. Where groups of k have sums of their

@@ -1,4 +1,5 @@
-// Y = X W^T on AMX tiles, of weights whose panels are B tiles in memory; others are in made.h.
+// Y = X W^T on AMX tiles, of weights whose panels are B tiles in memory; others are in made.h. A
+// few rows may go by vectors instead: few_rows.h.
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
 // A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
@@ -90,7 +91,7 @@ class TileLinear {
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
   static_assert(kTailAt + 4 * kTileBytes <= kTilesRoom);
-  /// How far ahead few rows ask for their own panel, in steps: Linear::kAheadBytes.
+  /// How far ahead up to 32 rows ask for their own panel, in steps: Linear::kAheadBytes.
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
 
   /// C tiles in memory that are to become outputs.
