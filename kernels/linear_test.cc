@@ -441,7 +441,9 @@ TEST(Linear, UnitsThatComputeOtherwiseAreFoundOut) {
     for (const WeightScheme scheme :
          {WeightScheme::kFloat, WeightScheme::kInt8, WeightScheme::kInt8Dynamic}) {
       EXPECT_TRUE(cpu::same_products(tiles, tiles, scheme));
-      EXPECT_FALSE(cpu::same_products(tiles, broken, scheme));
+      // One row of 8-bit inputs goes to no tiles.
+      const bool asked = !alone || scheme != WeightScheme::kInt8Dynamic;
+      EXPECT_EQ(cpu::same_products(tiles, broken, scheme), !asked);
     }
   }
   EXPECT_TRUE(cpu::same_products(pairs, pairs, WeightScheme::kFloat));

@@ -92,7 +92,9 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
       }
       return std::memcmp(y[0], y[1], sizeof(y[0])) == 0;
     };
-    if (!same(kRows) || !same(1)) return false;
+    if (!same(kRows)) return false;
+    // Of 8-bit inputs no unit of this kind is asked, and other code knows no weight of -128.
+    if (scheme != WeightScheme::kInt8Dynamic && !same(1)) return false;
   }
   return true;
 }
