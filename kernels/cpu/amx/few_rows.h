@@ -13,7 +13,7 @@
 
 namespace tandem::kernels::cpu {
 
-/// W::few_pairs: the pairs of k in 64 bytes of a panel.
+/// W::few_pairs: the pairs of k in 64 bytes of a panel; kMore: a line behind them may be read, too.
 template <class V, class W>
 class FewRows {
   using Vec = typename V::Vec;
