@@ -3,8 +3,9 @@
 // Idea: such a product takes the time of reading its weight, and where a tile load waits for the
 // last of its lines, vectors go on with others. So the unit's bf16 products are made by fused
 // multiply-adds: per 32 k a chain over the even and one over the odd k of each output, from zero,
-// and their sum goes onto C. Subnormals count as zero meanwhile (V::Flushing). The bits are those
-// of the tiles that W has for more rows, where x, its order and what a weight becomes are the same.
+// and their sum goes onto C. Subnormals count as zero meanwhile (V::begin_flushing). The bits are
+// those of the tiles that W has for more rows, where x, its order and what a weight becomes are the
+// same.
 //
 // Bound: memory bandwidth.
 #pragma once
@@ -97,10 +98,9 @@ class FewRows {
       for (std::size_t p = 0; p < P; ++p)
         __builtin_prefetch(y + p * kPanel, 1);
     }
-    {
-      const typename V::Flushing flushing;
-      sum<R, P>(panel);
-    }
+    const std::uint32_t before = V::begin_flushing();
+    sum<R, P>(panel);
+    V::end_flushing(before);
     for (std::size_t p = 0; p < P; ++p)
       finish<R>(panel + p, reinterpret_cast<std::byte*>(sums_ + p * groups_ * R * kPanel));
   }

@@ -411,7 +411,7 @@ struct AmxLinear {
   /// False: not few rows, or only tiles here.
   template <template <class, class> class Kind>
   static bool run_few(const LinearBlock& block) {
-    if constexpr (requires { typename V::Flushing; }) {
+    if constexpr (requires { V::begin_flushing(); }) {
       using Few = FewRows<V, Kind<V, T>>;
       if (block.rows > Kind<V, T>::kFewRows) return false;
       if (block.rows_room != nullptr) return false;  // packed, in whole tiles

@@ -1,5 +1,5 @@
 // The 16-lane vector in one AVX-512 register (F, BW, VL, DQ). Semantics: generic/vec.h, bit for
-// bit, but for what few_rows.h of amx needs beyond: raised_nibbles and Flushing.
+// bit, but for what few_rows.h of amx needs beyond: raised_nibbles and begin_flushing.
 #pragma once
 
 #include <immintrin.h>
@@ -372,25 +372,21 @@ struct Avx512Vec {
     }
   }
 
-  /// As long as one lives, subnormal inputs and results count as zero, with their sign. No value
-  /// may be known before and needed within: the compiler sees only memory change. Assembly, since
-  /// it would carry loads and stores past _mm_setcsr.
-  class Flushing {
-   public:
-    Flushing() {
-      __asm__ volatile("stmxcsr %0" : "=m"(before_) : : "memory");
-      const std::uint32_t flushing = before_ | 0x8040U;
-      __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");
-    }
+  /// From here to end_flushing(), which takes what this returns, subnormal inputs and results count
+  /// as zero, with their sign. No value may be known before and needed within: the compiler sees
+  /// only memory change. Assembly, since it would carry loads and stores past _mm_setcsr; and no
+  /// destructor, for which this file would share what unwinding needs with others.
+  static std::uint32_t begin_flushing() {
+    std::uint32_t before;
+    __asm__ volatile("stmxcsr %0" : "=m"(before) : : "memory");
+    const std::uint32_t flushing = before | 0x8040U;
+    __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");
+    return before;
+  }
 
-    ~Flushing() { __asm__ volatile("ldmxcsr %0" : : "m"(before_) : "memory"); }
-
-    Flushing(const Flushing&) = delete;
-    Flushing& operator=(const Flushing&) = delete;
-
-   private:
-    std::uint32_t before_;
-  };
+  static void end_flushing(std::uint32_t before) {
+    __asm__ volatile("ldmxcsr %0" : : "m"(before) : "memory");
+  }
 };
 
 }  // namespace tandem::kernels::cpu
