@@ -2,10 +2,10 @@
 // few rows may go by vectors instead: few_rows.h.
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
-// A tiles of 16 rows, one after the other along k. 32 rows and two panels make 2 x 2 C tiles, four
-// products for four loads; up to 16 rows take four panels instead. A C tile becomes outputs only
-// after the products of the next one are under way: the tile unit works meanwhile. More than 32
-// rows: many_rows.h.
+// A tiles of 16 rows, one after the other along k. Up to 16 rows take four panels at a time, up to
+// 32 three: 2 x 3 C tiles, six products for five loads from the second level of caches and two from
+// the first, where 2 x 2 would be four for four. A C tile becomes outputs only after the products
+// of the next one are under way: the tile unit works meanwhile. More than 32 rows: many_rows.h.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows, since rows of a
 // tile do not meet. Bound: few rows read the weight once, at memory bandwidth (a product of 16
@@ -84,12 +84,14 @@ class TileLinear {
   }
 
  private:
+  /// C tiles at most.
+  static constexpr std::size_t kMostC = 6;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
   /// last B tiles where a panel ends within them.
   static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
-  static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
+  static constexpr std::size_t kTailAt = kWaitingAt + kMostC * kTileBytes;
   static_assert(kTailAt + 4 * kTileBytes <= kTilesRoom);
   /// How far ahead up to 32 rows ask for their own panel, in steps: Linear::kAheadBytes.
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
@@ -97,7 +99,8 @@ class TileLinear {
   /// C tiles in memory that are to become outputs.
   struct Waiting {
     std::size_t panel;
-    std::size_t panels;  ///< 0: none
+    std::size_t panels;           ///< 0: none
+    std::size_t row_tiles_apart;  ///< C tiles
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -116,7 +119,11 @@ class TileLinear {
     configure();
     std::size_t panel = block_.panel_begin;
     if (row_tiles_ > 2) return run_many();
-    if (row_tiles_ == 1) panel = run_wide<4>(panel);
+    if (row_tiles_ == 1) {
+      panel = run_wide<4>(panel);
+    } else {
+      panel = run_wide<3>(panel);
+    }
     panel = run_wide<2>(panel);
     run_wide<1>(panel);
     settle();
@@ -140,7 +147,8 @@ class TileLinear {
     }
   }
 
-  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
+  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7; of three panels C is 0 to 5,
+  /// A 6, B 7, and all tiles are whole.
   void configure() {
     TileConfig config = whole_tiles();
     for (std::size_t tile = 0; tile < 6; ++tile)
@@ -176,13 +184,13 @@ class TileLinear {
   template <int N>
   std::size_t run_wide(std::size_t panel) {
     for (; panel + N <= block_.panel_end; panel += N) {
-      if constexpr (N <= 2) {
+      if constexpr (N <= 3) {
         if (row_tiles_ == 2) {
           run_panels<2, N>(panel);
           continue;
         }
       }
-      run_panels<1, N>(panel);
+      if constexpr (N != 3) run_panels<1, N>(panel);
     }
     return panel;
   }
@@ -213,7 +221,7 @@ class TileLinear {
     for_c<M, N>([&]<int C>() {
       tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
     });
-    waiting_ = {.panel = panel, .panels = N};
+    waiting_ = {.panel = panel, .panels = N, .row_tiles_apart = kApart<N>};
   }
 
   /// The last B tiles of N panels, zeros behind what the panels hold.
@@ -235,13 +243,44 @@ class TileLinear {
                                                       const std::byte* weight,
                                                       std::size_t panel_bytes,
                                                       const std::byte* ahead) {
+    const std::byte* second = x + steps_ * height_ * kTileRowBytes;
+    if constexpr (N == 3) return multiply_three(x, second, weight, panel_bytes, ahead);
     tiles_.template load_passing<4>(x, kTileRowBytes);
-    if constexpr (M == 2)
-      tiles_.template load_passing<5>(x + steps_ * height_ * kTileRowBytes, kTileRowBytes);
+    if constexpr (M == 2) tiles_.template load_passing<5>(second, kTileRowBytes);
     multiply_panel<M, 0>(weight, panel_bytes, ahead);
     if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes, ahead);
     if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes, ahead);
     if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes, ahead);
+  }
+
+  /// Of two tiles of rows, back through the panels for the second one: two of their B tiles come
+  /// from the first level then.
+  inline __attribute__((always_inline)) void multiply_three(const std::byte* x,
+                                                            const std::byte* second,
+                                                            const std::byte* weight,
+                                                            std::size_t panel_bytes,
+                                                            const std::byte* ahead) {
+    const auto multiply_one = [&]<int C>(std::size_t panel) __attribute__((always_inline)) {
+      tiles_.template load<7>(weight + panel * panel_bytes, kTileRowBytes);
+      W::template multiply<C, 6, 7>(tiles_);
+    };
+    tiles_.template load_passing<6>(x, kTileRowBytes);
+    ask_tile(ahead);
+    multiply_one.template operator()<0>(0);
+    ask_tile(ahead + panel_bytes);
+    multiply_one.template operator()<1>(1);
+    ask_tile(ahead + 2 * panel_bytes);
+    multiply_one.template operator()<2>(2);
+    tiles_.template load_passing<6>(second, kTileRowBytes);
+    W::template multiply<5, 6, 7>(tiles_);
+    multiply_one.template operator()<4>(1);
+    multiply_one.template operator()<3>(0);
+  }
+
+  static inline __attribute__((always_inline)) void ask_tile(const std::byte* tile) {
+#pragma GCC unroll 16
+    for (std::size_t line = 0; line < kTileBytes; line += 64)
+      __builtin_prefetch(tile + line);
   }
 
   template <int M, int P>
@@ -249,9 +288,7 @@ class TileLinear {
                                                             std::size_t panel_bytes,
                                                             const std::byte* ahead) {
     constexpr int kB = 6 + P % 2;
-#pragma GCC unroll 16
-    for (std::size_t line = 0; line < kTileBytes; line += 64)
-      __builtin_prefetch(ahead + P * panel_bytes + line);
+    ask_tile(ahead + P * panel_bytes);
     tiles_.template load<kB>(weight + P * panel_bytes, kTileRowBytes);
     W::template multiply<P, 4, kB>(tiles_);
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
@@ -270,11 +307,20 @@ class TileLinear {
     }
   }
 
-  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * 2 + n.
+  /// C tiles from one tile of rows to the next, of N panels.
+  template <int N>
+  static constexpr std::size_t kApart = N == 3 ? 3 : 2;
+
+  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * kApart<N> + n.
   template <int M, int N, class Fn>
   static inline __attribute__((always_inline)) void for_c(Fn fn) {
     fn.template operator()<0>();
     if constexpr (N > 1) fn.template operator()<1>();
+    if constexpr (N == 3) {
+      static_assert(M == 2);
+      fn.template operator()<4>();
+      fn.template operator()<5>();
+    }
     if constexpr (N > 2 || M > 1) fn.template operator()<2>();
     if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
   }
@@ -282,7 +328,8 @@ class TileLinear {
   /// Makes outputs of the C tiles that wait for it.
   void settle() {
     for (std::size_t row = 0; row < block_.rows; ++row) {
-      const std::byte* c = base_ + kWaitingAt + row / kTileHeight * 2 * kTileBytes +
+      const std::byte* c = base_ + kWaitingAt +
+                           row / kTileHeight * waiting_.row_tiles_apart * kTileBytes +
                            row % kTileHeight * kTileRowBytes;
       for (std::size_t n = 0; n < waiting_.panels; ++n) {
         const std::size_t panel = waiting_.panel + n;
