@@ -7,16 +7,26 @@
 // workers are outside the figures. One JSON line per figure with its target beside it; each is the
 // best of --reps, since a neighbour can only add. `{pid}` in --profile becomes the router's pid;
 // the command runs beside the load.
+//
+// added_p50 is what one request at a time takes longer through the router, and relay_p50 its bound:
+// what a relay adds that looks at nothing (bench/router/bare_relay.h). Both are the time that wakes
+// take, for the most part. Under a hypervisor a thread that sleeps on another processor takes some
+// 40 us to wake where that processor has halted and half of it where it has not; on the processor
+// that wakes it, 2 us. Where client, router and worker run is the scheduler's choice, which it
+// keeps for seconds and then changes: a median is one of several values, up to 90 us apart for the
+// relay and more for the router, whose threads wake each other as well. In the rows ..._one_cpu all
+// of them share one processor. No such wakes there: what is added is work, and it repeats; the
+// relay's figure is the limit of the router's.
+#include "bench/router/bare_relay.h"
+#include "bench/router/child.h"
 #include "bench/router/fake_worker.h"
 #include "bench/router/http_load.h"
+#include "bench/router/one_processor.h"
 #include "common/async/io_pool.h"
 #include "common/base/clock.h"
 #include "common/rpc/session_client.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,53 +61,6 @@ struct Options {
   std::string policy;
   std::string only;
   std::string profile;
-};
-
-/// A child process that ends with this object; its stdout is `out`.
-class Child {
- public:
-  explicit Child(const std::vector<std::string>& words) {
-    std::array<int, 2> pipe{};
-    if (::pipe(pipe.data()) != 0) std::abort();
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::dup2(pipe[1], 1);
-      ::close(pipe[0]);
-      ::close(pipe[1]);
-      std::vector<char*> argv;
-      for (const std::string& word : words)
-        argv.push_back(const_cast<char*>(word.c_str()));
-      argv.push_back(nullptr);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-    ::close(pipe[1]);
-    out_ = pipe[0];
-  }
-
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  ~Child() {
-    ::kill(pid_, SIGTERM);
-    ::waitpid(pid_, nullptr, 0);
-    ::close(out_);
-  }
-
-  [[nodiscard]] std::string first_line() const {
-    std::string line;
-    char c = 0;
-    while (::read(out_, &c, 1) == 1 && c != '\n')
-      line.push_back(c);
-    return line;
-  }
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = -1;
-  int out_ = -1;
 };
 
 struct Worker {
@@ -300,7 +263,7 @@ class Bench {
                connections,
                value,
                unit,
-               target ? fmt::format("{}", *target) : "null",
+               target ? fmt::format("{:.6g}", *target) : "null",
                static_cast<double>(load.requests) / std::max(load.seconds, 1e-9),
                load.errors)
         << std::endl;
@@ -365,7 +328,7 @@ class Bench {
       }
     }
     if (policy != "round_robin") return;
-    if (wanted("added_p50")) added_latency(router, a);
+    added_latency(router, {&a, &b});
     if (wanted("rss_loaded")) {
       const HttpLoadResult last =
           run_http_load(load(router, "/v1/chat/completions", kinds[1].body, 128));
@@ -384,23 +347,86 @@ class Bench {
             .seconds = options_.seconds};
   }
 
-  /// Direct and through the router in turn, the smallest of each.
-  void added_latency(const Router& router, const Worker& worker) const {
-    double direct = 1e9;
-    HttpLoadResult through;
-    through.p50_us = 1e9;
+  /// One request at a time: of some repetitions the one with the smallest median each.
+  struct Latency {
+    std::optional<HttpLoadResult> direct;
+    std::optional<HttpLoadResult> through;
+
+    [[nodiscard]] double added_us() const { return through->p50_us - direct->p50_us; }
+  };
+
+  struct Latencies {
+    Latency router;
+    Latency relay;
+  };
+
+  /// Through the router and direct, through the bare relay and direct, all of them in turn.
+  [[nodiscard]] Latencies latencies(const HttpLoad& routed,
+                                    const Worker& worker,
+                                    const MessageSizes& sizes) const {
+    const auto run = [&](std::uint16_t port, std::optional<HttpLoadResult>& best) {
+      HttpLoad load = routed;
+      load.port = port;
+      const HttpLoadResult result = run_http_load(load);
+      if (result.requests == 0) throw std::runtime_error("no answer to one request at a time");
+      if (!best || result.p50_us < best->p50_us) best = result;
+    };
+    Latencies found;
     for (int i = 0; i < std::max(options_.reps, 3); ++i) {
-      HttpLoad load = this->load(router, "/generate", ids_body(), 1);
-      const HttpLoadResult routed = run_http_load(load);
-      if (routed.p50_us < through.p50_us) through = routed;
-      load.port = worker.http_port;
-      direct = std::min(direct, run_http_load(load).p50_us);
+      run(routed.port, found.router.through);
+      run(worker.http_port, found.router.direct);
+      // A new one each time: where two processes once are the scheduler leaves them for seconds.
+      const BareRelay bare(self_, sizes);
+      run(bare.relay_port(), found.relay.through);
+      run(bare.server_port(), found.relay.direct);
     }
-    const double session =
-        SessionLatency::p50_us(std::make_shared<SessionLatency>(), worker.grpc_port);
-    print("session_p50", "round_robin", 1, session, "us", std::nullopt, {});
-    print("direct_p50", "round_robin", 1, direct, "us", std::nullopt, {});
-    print("added_p50", "round_robin", 1, through.p50_us - direct, "us", 20, through);
+    return found;
+  }
+
+  /// As many bytes as the router's clients send and get.
+  static MessageSizes message_sizes(HttpLoad load) {
+    load.seconds = 0.01;
+    const HttpLoadResult seen = run_http_load(load);
+    if (seen.requests == 0) throw std::runtime_error("the router does not answer");
+    return {.request_bytes = seen.sent_bytes / seen.requests,
+            .answer_bytes = seen.received_bytes / seen.requests};
+  }
+
+  void added_latency(const Router& router, const std::array<const Worker*, 2>& workers) const {
+    const bool as_placed = wanted("added_p50") || wanted("relay_p50");
+    const bool one_cpu =
+        (wanted("added_p50_one_cpu") || wanted("relay_p50_one_cpu")) && OneProcessor::differs();
+    if (!as_placed && !one_cpu) return;
+    const Worker& direct = *workers.front();
+    const HttpLoad load = this->load(router, "/generate", ids_body(), 1);
+    const MessageSizes sizes = message_sizes(load);
+    if (as_placed) {
+      const Latencies found = latencies(load, direct, sizes);
+      const double session =
+          SessionLatency::p50_us(std::make_shared<SessionLatency>(), direct.grpc_port);
+      print("session_p50", "round_robin", 1, session, "us", std::nullopt, {});
+      print_added("", found, 20);
+    }
+    if (one_cpu) {
+      // What this process starts meanwhile, the bare relay, stays there with it.
+      const OneProcessor pinned(
+          {::getpid(), router.pid(), workers[0]->child.pid(), workers[1]->child.pid()});
+      const Latencies found = latencies(load, direct, sizes);
+      print_added("_one_cpu", found, found.relay.added_us());
+    }
+  }
+
+  static void print_added(const std::string& where, const Latencies& found, double target) {
+    const auto print_one = [&](const char* row,
+                               double value_us,
+                               std::optional<double> target_us,
+                               const HttpLoadResult& load) {
+      print(row + where, "round_robin", 1, value_us, "us", target_us, load);
+    };
+    const auto& [router, relay] = found;
+    print_one("direct_p50", router.direct->p50_us, std::nullopt, *router.direct);
+    print_one("relay_p50", relay.added_us(), std::nullopt, *relay.through);
+    print_one("added_p50", router.added_us(), target, *router.through);
   }
 
   void streams(int step_us, const std::string& name) {
@@ -434,6 +460,11 @@ class Bench {
 int main(int argc, char** argv) {
   if (argc == 4 && std::strcmp(argv[1], "worker") == 0)
     return run_fake_worker(std::atoi(argv[2]), std::atoi(argv[3]));
+  if (argc == 4 && std::strcmp(argv[1], BareRelay::kServerCommand) == 0)
+    return run_bare_server(
+        {.request_bytes = std::stoul(argv[2]), .answer_bytes = std::stoul(argv[3])});
+  if (argc == 3 && std::strcmp(argv[1], BareRelay::kRelayCommand) == 0)
+    return run_bare_relay(static_cast<std::uint16_t>(std::stoul(argv[2])));
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];

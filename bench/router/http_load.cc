@@ -1,8 +1,7 @@
 #include "bench/router/http_load.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include "bench/router/loopback.h"
+
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -41,21 +40,6 @@ struct Connection {
   std::string tail;  ///< of a chunked body, to find its end and events across reads
 };
 
-int connect_to(std::uint16_t port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    ::close(fd);
-    return -1;
-  }
-  const int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  return fd;
-}
-
 class Load {
  public:
   explicit Load(const HttpLoad& load) : load_(load) {
@@ -70,7 +54,7 @@ class Load {
     const double began = now_s();
     end_at_ = began + load_.seconds;
     for (std::size_t i = 0; i < connections_.size(); ++i) {
-      connections_[i].fd = connect_to(load_.port);
+      connections_[i].fd = connect_to_loopback(load_.port);
       if (connections_[i].fd < 0) {
         ++result_.errors;
         continue;
@@ -113,6 +97,7 @@ class Load {
         return;
       }
       rest.remove_prefix(static_cast<std::size_t>(sent));
+      result_.sent_bytes += static_cast<std::uint64_t>(sent);
     }
     ++running_;
   }
@@ -126,6 +111,7 @@ class Load {
       connection.fd = -1;
       return;
     }
+    result_.received_bytes += static_cast<std::uint64_t>(size);
     if (take(connection, {buffer_.data(), static_cast<std::size_t>(size)})) on_answer(connection);
   }
 

@@ -21,6 +21,8 @@ struct HttpLoadResult {
   std::uint64_t requests = 0;
   std::uint64_t errors = 0;  ///< answers that were not 200, and broken connections
   std::uint64_t events = 0;  ///< "data: {" seen
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received_bytes = 0;
   double seconds = 0;
   double p50_us = 0;
   double p99_us = 0;

@@ -169,14 +169,21 @@ class RouterRuns:
             rate = {1: 256 if pace else 10000, 32: 8192 if pace else 300000}
             return [{"router": name, "conns": c, "tokens_s": rate[c], "cpu_us_per_token": cost + turn}
                     for name, cost in (("direct", 1), ("haproxy", 1.25), ("sglang-router", 4)) for c in (1, 32)], None
-        self.order.append(what)
         self.words.append(words)
+        if words[-2:] == ["--conns", "1"]:
+            self.order.append("e_router.py, one processor")
+            assert words[words.index("taskset") + 2].isdigit()
+            return [{"router": name, "conns": 1, "p50_us": p50}
+                    for name, p50 in (("direct", 15), ("haproxy", 22), ("sglang-router/round_robin", 75))], None
+        self.order.append(what)
         if what == "e_router.py":
             rows = [{"router": "sglang-router/round_robin", "idle_rss_MiB": 90.0}]
             return rows + [{"router": name, "conns": c, "cpu_us_per_req": cost * (1 + turn), "p50_us": p50, "rss_MiB": 100.0}
                            for name, cost, p50 in (("direct", 1, 20), ("nginx-proxy", 12, 30),
                                                    ("sglang-router/round_robin", 80, 100)) for c in (1, 8, 32)], None
         ours = {"cpu_per_request_ids": (8, 10.0), "cpu_per_request_text": (8, 20.0 * (1 + turn)), "added_p50": (1, 40.0),
+                # In the last turn the bound is noise.
+                "relay_p50": (1, [10.0, 30.0, -5.0][turn]), "added_p50_one_cpu": (1, 40.0), "relay_p50_one_cpu": (1, 8.0),
                 "rss_idle": (0, 10.0), "cpu_per_token_fast": (32, 1.0), "cpu_per_token_paced": (32, 2.0),
                 "stream_rate_fast": (1, 90000.0)}
         return [{"row": row, "policy": "round_robin", "connections": c, "value": value} for row, (c, value) in ours.items()], None
@@ -187,7 +194,7 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     monkeypatch.setattr(peers.router, "run_lines", runs)
     ctx = peers.context(3)
     peers.router.measure(ctx)
-    theirs = ["e_router.py", "e_sse.sh fast", "e_sse.sh paced"]
+    theirs = ["e_router.py", "e_router.py, one processor", "e_sse.sh fast", "e_sse.sh paced"]
     assert runs.order == ["router_bench", *theirs, *theirs, "router_bench", "router_bench", *theirs]
     rows = {row["row"]: row for row in ctx.rows}
     # 20, 40, 60 beside 80, 160, 240: medians of the figures, and of 4, 4, 4.
@@ -195,7 +202,12 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     assert (text["value"], text["peer_value"], text["ratio"]) == (40, 160, 4)
     assert text["missed"] == ["target"] and "nginx-proxy 24.0" in text["note"]
     assert rows["router round_robin CPU per request, ids, 8 connections"]["met"]
-    assert rows["router added p50, 1 connection"]["peer_value"] == 80
+    added = rows["router added p50, 1 connection"]
+    assert (added["peer_value"], added["limit"], added["share_of_limit"]) == (80, 20, 0.5)
+    assert added["missed"] == ["target"] and "nginx-proxy 10.0;" in added["note"]
+    added = rows["router added p50, 1 connection, one processor"]
+    assert (added["peer_value"], added["limit"], added["share_of_limit"], added["ratio"]) == (60, 8, 0.2, 1.5)
+    assert added["met"] is None and "haproxy 7.000;" in added["note"]
     paced = rows["router relay CPU per token, paced, 32 streams"]
     # 4, 5, 6 us over 3 of 4 seconds.
     assert paced["peer_value"] == pytest.approx(3.75) and paced["missed"] == []
@@ -210,6 +222,12 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     peers.router.measure(ctx)
     assert runs.order == ["router_bench", "e_sse.sh paced"]
     assert runs.words[-1][-2:] == ["--only", "cpu_per_token_paced"]
+
+    runs.order.clear()
+    ctx = peers.context(1, "router added p50, 1 connection, one")
+    peers.router.measure(ctx)
+    assert runs.order == ["router_bench", "e_router.py, one processor"]
+    assert runs.words[-2][-2:] == ["--only", "added_p50_one_cpu"]
 
     # Without the peers, rows with targets are judged and the others say that they are not.
     def nothing(*_):

@@ -29,12 +29,14 @@ class Row:
     target: float | None = None
     want: float | None = None
     added: bool = False         # to what it takes without a router
+    limit: tuple | None = None  # what router_bench calls the bound, like ours
+    one_cpu: bool = False       # all of the processes share one processor
     references: bool = False    # nginx and HAProxy go into the note
     remark: str | None = None
 
-    @property
-    def theirs(self):
-        return self.peer, self.connections, self.key
+    def of_peer(self, name):
+        """Where a turn of the peers has the figure of that one."""
+        return name, self.connections, self.key + (" one_cpu" if self.one_cpu else "")
 
 
 def rows():
@@ -45,8 +47,13 @@ def rows():
             made += [Row(f"router {policy} CPU per request, {kind}, {connections} connections",
                          (f"cpu_per_request_{kind}", policy, connections), "us", f"sglang-router/{policy}", "cpu_us_per_req",
                          connections, target=target, references=True) for connections in (8, 32)]
-    made.append(Row("router added p50, 1 connection", ("added_p50", "round_robin", 1), "us", "sglang-router/round_robin",
-                    "p50_us", 1, target=20, added=True))
+    # Wakes on the other processor are most of it (docs/benchmarks.md); on one processor there are none.
+    for where, suffix, target, remark in (("", "", 20, "; both have several values, as threads happen to be placed"),
+                                          (", one processor", "_one_cpu", None, "")):
+        made.append(Row(f"router added p50, 1 connection{where}", (f"added_p50{suffix}", "round_robin", 1), "us",
+                        "sglang-router/round_robin", "p50_us", 1, target=target, added=True, one_cpu=bool(suffix),
+                        limit=(f"relay_p50{suffix}", "round_robin", 1), references=True,
+                        remark=f"limit: a relay that looks at nothing{remark}"))
     for state, connections, of_peer, key, target in (("idle", 0, 0, "idle_rss_MiB", 20), ("loaded", 128, 32, "rss_MiB", 40)):
         made.append(Row(f"router resident memory, {state}", (f"rss_{state}", "round_robin", connections), "MiB",
                         "sglang-router/round_robin", key, of_peer, target=target))
@@ -73,17 +80,20 @@ def ours(ctx, wanted):
     return {(r["row"], r["policy"], r["connections"]): r["value"] for r in found}
 
 
-def requests_of_peers(ctx, python):
-    """One turn of the peers with whole answers, {(router, connections, key): figure}."""
+def requests_of_peers(ctx, python, one_cpu):
+    """One turn of the peers with whole answers, {(router, connections, key): figure}; on the last processor alone, where
+    router_bench measures the same, only what one connection takes."""
     for program, package in (("wrk", "wrk"), ("nginx", "nginx-light"), ("haproxy", "haproxy")):
         setup.debian(program, package)
-    printed, why = run_lines([*pinned(ctx.cpus), python, ctx.shared / "e_router.py", "--dur", SECONDS, "--reps", 1, "--conns",
-                              "1,8,32"], {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path()}, timeout=400)
+    cpus, connections, keys = ((ctx.cpus[-1:], "1", ("p50_us",)) if one_cpu else
+                               (ctx.cpus, "1,8,32", ("cpu_us_per_req", "p50_us", "rss_MiB", "idle_rss_MiB")))
+    printed, why = run_lines([*pinned(cpus), python, ctx.shared / "e_router.py", "--dur", SECONDS, "--reps", 1, "--conns",
+                              connections], {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path()}, timeout=400)
     if not printed:
         raise Skip(why or "e_router.py printed nothing")
-    ctx.details += printed
-    return {(r["router"], r.get("conns", 0), key): r[key] for r in printed
-            for key in ("cpu_us_per_req", "p50_us", "rss_MiB", "idle_rss_MiB") if key in r}
+    ctx.details += [{"one_cpu": True, **row} for row in printed] if one_cpu else printed
+    return {(r["router"], r.get("conns", 0), key + (" one_cpu" if one_cpu else "")): r[key]
+            for r in printed for key in keys if key in r}
 
 
 def of_whole_answers(row, seconds):
@@ -118,10 +128,10 @@ def theirs(ctx, wanted):
         python = setup.venv(ctx, ["sglang-router", "uvloop"])
     except Skip as why:
         return {}, str(why)
-    runs = [lambda pace=pace: streams_of_peers(ctx, python, pace) for pace in ("fast", "paced")
-            if any(key.endswith(pace) for key in keys)]
-    if not all("token" in key for key in keys):
-        runs.insert(0, lambda: requests_of_peers(ctx, python))
+    runs = [lambda one_cpu=one_cpu: requests_of_peers(ctx, python, one_cpu) for one_cpu in (False, True)
+            if any("token" not in row.key and row.one_cpu == one_cpu for row in wanted)]
+    runs += [lambda pace=pace: streams_of_peers(ctx, python, pace) for pace in ("fast", "paced")
+             if any(key.endswith(pace) for key in keys)]
     for run in runs:
         try:
             found |= run()
@@ -130,21 +140,29 @@ def theirs(ctx, wanted):
     return found, "; ".join(reasons) or None
 
 
+def peer_figure(row, turn, name):
+    """What one of the peers did in a turn, less what it takes without a router where that is asked; None if not there."""
+    value = turn.get(row.of_peer(name))
+    if value is None or not row.added:
+        return value
+    direct = turn.get(row.of_peer("direct"))
+    return value - direct if direct else None
+
+
 def references(row, peers):
     """"nginx-proxy 12.1, haproxy 11.0" of as many connections, for the note."""
     if not row.references:
         return None
-    found = {name: [turn[name, row.connections, row.key] for turn in peers if turn.get((name, row.connections, row.key))]
-             for name in ("nginx-proxy", "haproxy")}
+    found = {name: [figure for turn in peers if (figure := peer_figure(row, turn, name))] for name in ("nginx-proxy", "haproxy")}
     return ", ".join(f"{name} {number(median(values))}" for name, values in found.items() if values)
 
 
-def peer_figure(row, turn):
-    value = turn.get(row.theirs)
-    if value is None or not row.added:
-        return value
-    direct = turn.get(("direct", row.connections, row.key))
-    return value - direct if direct else None
+def limit_of(row, turns):
+    """The bound beside ours as ctx.turns() takes it: its median, and the median of the turns' own shares."""
+    found = [(turn[row.limit], turn[row.ours]) for turn in turns if row.limit in turn and row.ours in turn]
+    # A difference of two medians is nothing to divide by where noise has made it negative.
+    found = [(limit, value) for limit, value in found if min(limit, value) > 0]
+    return {"limit": median([limit for limit, _ in found]), "share": median([limit / value for limit, value in found])}
 
 
 def measure(ctx):
@@ -165,7 +183,7 @@ def measure(ctx):
         if not values:
             ctx.skip(row.name, "router_bench printed no such figure")
             continue
-        figures = [peer_figure(row, turn) for turn in peers]
+        figures = [peer_figure(row, turn, row.peer) for turn in peers]
         missing = f"peers skipped: {reason}" if reason and (None in figures or len(figures) < ctx.rounds) else None
-        ctx.turns(row.name, values, figures, row.unit, peer=row.peer, want=row.want, target=row.target,
+        ctx.turns(row.name, values, figures, row.unit, peer=row.peer, want=row.want, target=row.target, **limit_of(row, mine),
                   note="; ".join(filter(None, [references(row, peers), row.remark, missing])) or None)
