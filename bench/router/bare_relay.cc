@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    const ssize_t written = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(written));
@@ -31,7 +32,8 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-/// Waits for one of several sockets, as whatever has more than one connection must.
+/// Waits for one of several sockets; for one in the same way, so that the bare server takes the
+/// steps of a server of many.
 class Readable {
  public:
   Readable() : poll_(::epoll_create1(EPOLL_CLOEXEC)) {}

@@ -21,7 +21,7 @@ int run_bare_server(const MessageSizes& sizes);
 int run_bare_relay(std::uint16_t server_port);
 
 /// A server that answers so many bytes to so many, whatever they say, and a relay before it that
-/// does nothing but epoll_wait, read and write. `self` is the program whose main() runs them.
+/// does nothing but epoll_wait, read and send. `self` is the program whose main() runs them.
 class BareRelay {
  public:
   static constexpr const char* kServerCommand = "bare-server";

@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <map>
-#include <optional>
 #include <vector>
 
 namespace tandem::bench {
@@ -25,6 +24,7 @@ class OneProcessor {
 
  private:
   bool pin_new_threads();
+  bool free_threads();
 
   std::vector<pid_t> processes_;
   cpu_set_t one_{};

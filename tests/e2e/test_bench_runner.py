@@ -203,7 +203,7 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     assert text["missed"] == ["target"] and "nginx-proxy 24.0" in text["note"]
     assert rows["router round_robin CPU per request, ids, 8 connections"]["met"]
     added = rows["router added p50, 1 connection"]
-    assert (added["peer_value"], added["limit"], added["share_of_limit"]) == (80, 20, 0.5)
+    assert (added["peer_value"], added["limit"], added["share_of_limit"]) == (80, 10, 0.5)
     assert added["missed"] == ["target"] and "nginx-proxy 10.0;" in added["note"]
     added = rows["router added p50, 1 connection, one processor"]
     assert (added["peer_value"], added["limit"], added["share_of_limit"], added["ratio"]) == (60, 8, 0.2, 1.5)

@@ -128,7 +128,7 @@ def theirs(ctx, wanted):
         python = setup.venv(ctx, ["sglang-router", "uvloop"])
     except Skip as why:
         return {}, str(why)
-    runs = [lambda one_cpu=one_cpu: requests_of_peers(ctx, python, one_cpu) for one_cpu in (False, True)
+    runs = [lambda one_cpu=one_cpu: requests_of_peers(ctx, python, one_cpu) for one_cpu in (False, *([True] if len(ctx.cpus) > 1 else []))
             if any("token" not in row.key and row.one_cpu == one_cpu for row in wanted)]
     runs += [lambda pace=pace: streams_of_peers(ctx, python, pace) for pace in ("fast", "paced")
              if any(key.endswith(pace) for key in keys)]
@@ -160,9 +160,10 @@ def references(row, peers):
 def limit_of(row, turns):
     """The bound beside ours as ctx.turns() takes it: its median, and the median of the turns' own shares."""
     found = [(turn[row.limit], turn[row.ours]) for turn in turns if row.limit in turn and row.ours in turn]
-    # A difference of two medians is nothing to divide by where noise has made it negative.
-    found = [(limit, value) for limit, value in found if min(limit, value) > 0]
-    return {"limit": median([limit for limit, _ in found]), "share": median([limit / value for limit, value in found])}
+    limit = median([limit for limit, _ in found])
+    # Differences of two medians, which noise may have made negative: then they bound nothing.
+    shares = [limit / value for limit, value in found if min(limit, value) > 0]
+    return {"limit": limit, "share": median(shares)} if limit and limit > 0 and shares else {}
 
 
 def measure(ctx):

@@ -3,9 +3,9 @@
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
 // A tiles of 16 rows, one after the other along k. Up to 16 rows take four panels at a time, up to
-// 32 three: 2 x 3 C tiles, six products for five loads from the second level of caches and two from
-// the first, where 2 x 2 would be four for four. A C tile becomes outputs only after the products
-// of the next one are under way: the tile unit works meanwhile. More than 32 rows: many_rows.h.
+// 32 three, 2 x 3 C tiles: their x comes from the second level of caches each time, and now for six
+// products instead of four. A C tile becomes outputs only after the products of the next one are
+// under way: the tile unit works meanwhile. More than 32 rows: many_rows.h.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows, since rows of a
 // tile do not meet. Bound: few rows read the weight once, at memory bandwidth (a product of 16
@@ -120,12 +120,14 @@ class TileLinear {
     std::size_t panel = block_.panel_begin;
     if (row_tiles_ > 2) return run_many();
     if (row_tiles_ == 1) {
-      panel = run_wide<4>(panel);
+      panel = run_wide<1, 4>(panel);
+      panel = run_wide<1, 2>(panel);
+      run_wide<1, 1>(panel);
     } else {
-      panel = run_wide<3>(panel);
+      panel = run_wide<2, 3>(panel);
+      panel = run_wide<2, 2>(panel);
+      run_wide<2, 1>(panel);
     }
-    panel = run_wide<2>(panel);
-    run_wide<1>(panel);
     settle();
     tiles_.release();
   }
@@ -181,16 +183,13 @@ class TileLinear {
     tiles_.release();
   }
 
-  template <int N>
+  /// Panels from `panel` on, N at a time. The last four go in pairs and not with one left alone,
+  /// which would be read more slowly.
+  template <int M, int N>
   std::size_t run_wide(std::size_t panel) {
-    for (; panel + N <= block_.panel_end; panel += N) {
-      if constexpr (N <= 3) {
-        if (row_tiles_ == 2) {
-          run_panels<2, N>(panel);
-          continue;
-        }
-      }
-      if constexpr (N != 3) run_panels<1, N>(panel);
+    while (panel + N <= block_.panel_end && (N != 3 || panel + 4 != block_.panel_end)) {
+      run_panels<M, N>(panel);
+      panel += N;
     }
     return panel;
   }
@@ -244,17 +243,22 @@ class TileLinear {
                                                       std::size_t panel_bytes,
                                                       const std::byte* ahead) {
     const std::byte* second = x + steps_ * height_ * kTileRowBytes;
-    if constexpr (N == 3) return multiply_three(x, second, weight, panel_bytes, ahead);
-    tiles_.template load_passing<4>(x, kTileRowBytes);
-    if constexpr (M == 2) tiles_.template load_passing<5>(second, kTileRowBytes);
-    multiply_panel<M, 0>(weight, panel_bytes, ahead);
-    if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes, ahead);
-    if constexpr (N > 2) multiply_panel<M, 2>(weight, panel_bytes, ahead);
-    if constexpr (N > 3) multiply_panel<M, 3>(weight, panel_bytes, ahead);
+    if constexpr (N == 3) {
+      multiply_three(x, second, weight, panel_bytes, ahead);
+    } else {
+      tiles_.template load_passing<4>(x, kTileRowBytes);
+      if constexpr (M == 2) tiles_.template load_passing<5>(second, kTileRowBytes);
+      multiply_panel<M, 0>(weight, panel_bytes, ahead);
+      if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes, ahead);
+      if constexpr (N == 4) {
+        multiply_panel<M, 2>(weight, panel_bytes, ahead);
+        multiply_panel<M, 3>(weight, panel_bytes, ahead);
+      }
+    }
   }
 
-  /// Of two tiles of rows, back through the panels for the second one: two of their B tiles come
-  /// from the first level then.
+  /// Of two tiles of rows, back through the panels for the second one: the last B tile is there
+  /// still, and the other two are in the first level.
   inline __attribute__((always_inline)) void multiply_three(const std::byte* x,
                                                             const std::byte* second,
                                                             const std::byte* weight,
@@ -316,13 +320,12 @@ class TileLinear {
   static inline __attribute__((always_inline)) void for_c(Fn fn) {
     fn.template operator()<0>();
     if constexpr (N > 1) fn.template operator()<1>();
-    if constexpr (N == 3) {
-      static_assert(M == 2);
-      fn.template operator()<4>();
-      fn.template operator()<5>();
-    }
     if constexpr (N > 2 || M > 1) fn.template operator()<2>();
-    if constexpr (N > 3 || (M > 1 && N > 1)) fn.template operator()<3>();
+    if constexpr (N == 3) {
+      fn.template operator()<5>();
+      fn.template operator()<4>();
+    }
+    if constexpr (N > 2 || (M > 1 && N > 1)) fn.template operator()<3>();
   }
 
   /// Makes outputs of the C tiles that wait for it.
