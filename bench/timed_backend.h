@@ -127,6 +127,12 @@ class TimedBackend final : public kernels::Backend {
     return inner_.packed_rows_bytes(rows, k, weight);
   }
 
+  [[nodiscard]] std::size_t packed_whole_rows_bytes(std::size_t rows,
+                                                    std::size_t k,
+                                                    kernels::WeightFormat weight) const override {
+    return inner_.packed_whole_rows_bytes(rows, k, weight);
+  }
+
   void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
     timed(
         {.name = "embedding"}, [&] { inner_.embedding(args, pool); }, uncounted);

@@ -37,11 +37,15 @@ class Room {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-std::unique_ptr<PackedWeight> random_weight(
-    const Backend& backend, std::size_t n, std::size_t k, Rng& rng, ThreadPool& pool) {
+std::unique_ptr<PackedWeight> random_weight(const Backend& backend,
+                                            std::size_t n,
+                                            std::size_t k,
+                                            Rng& rng,
+                                            ThreadPool& pool,
+                                            WeightFormat format = DType::kBf16) {
   const Matrix source(n, k, DType::kF32, rng.reals(n * k));
   const MatrixView view = source.view();
-  return backend.pack({&view, 1}, DType::kBf16, pool);
+  return backend.pack({&view, 1}, format, pool);
 }
 
 /// Those that take rows packed.
@@ -129,6 +133,56 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   }
 }
 
+TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
+  constexpr WeightFormat kBytes = WeightScheme::kInt8Dynamic;
+  for (const Backend* backend : backends()) {
+    for (const Case& c : kCases) {
+      if (c.hidden % 64 != 0) continue;
+      if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
+      SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
+                   std::to_string(c.inner));
+      ThreadPool pool(c.threads);
+      Rng rng(c.tokens);
+      const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, rng, pool, kBytes);
+      const auto qkv = random_weight(*backend, c.inner + 8, c.hidden, rng, pool, kBytes);
+      const std::vector<float> x = rng.reals(c.tokens * c.hidden);
+      const std::vector<float> scale = rng.reals(c.hidden);
+      const auto products = [&](bool packed) {
+        const std::size_t bytes = backend->packed_whole_rows_bytes(c.tokens, c.hidden, kBytes);
+        EXPECT_GE(bytes, c.tokens * (c.hidden + sizeof(float)));
+        const Room room(bytes);
+        std::byte* normed_packed = packed ? room.data() : nullptr;
+        std::vector<float> normed(packed ? 0 : c.tokens * c.hidden);
+        backend->rms_norm({.x = x.data(),
+                           .weight = scale.data(),
+                           .y = normed.data(),
+                           .y_packed = normed_packed,
+                           .y_packed_for = kBytes,
+                           .rows = c.tokens,
+                           .dim = c.hidden},
+                          pool);
+        std::vector<float> inner(c.tokens * c.inner);
+        backend->gated_linear({.x = normed.data(),
+                               .x_packed = normed_packed,
+                               .weight = gate_up.get(),
+                               .y = inner.data(),
+                               .tokens = c.tokens},
+                              pool);
+        std::vector<float> y(c.tokens * (c.inner + 8));
+        backend->linear({.x = normed.data(),
+                         .x_packed = normed_packed,
+                         .weight = qkv.get(),
+                         .y = y.data(),
+                         .tokens = c.tokens},
+                        pool);
+        y.insert(y.end(), inner.begin(), inner.end());
+        return y;
+      };
+      EXPECT_TRUE(testing::same_bits(products(true), products(false)));
+    }
+  }
+}
+
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
   for (const Backend* backend : backends()) {
     for (const std::size_t head_dim : {32, 128, 160}) {
@@ -188,6 +242,11 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 96, WeightScheme::kInt8Dynamic), 0U)
+        << "not whole words of a tile";
+    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8), 0U);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, DType::kBf16),
+              backend->packed_rows_bytes(64, 64, DType::kBf16));
     EXPECT_EQ(backend->packed_rows_bytes(64, 72, DType::kBf16), 0U) << "not whole words of a tile";
     EXPECT_EQ(backend->packed_rows_bytes(64, 0, DType::kBf16), 0U);
     EXPECT_EQ(backend->packed_rows_bytes(1, 64, DType::kBf16), 0U) << "a row for each worker";

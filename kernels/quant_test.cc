@@ -216,6 +216,43 @@ TEST(Quantize, ManyRowsOfLongInputsAreTheBitsOfOne) {
   }
 }
 
+// Halves between two integers go to the even one, and what is beside them by as little as a float
+// can be to its own.
+TEST(Quantize, InputsAtTheMiddleOfTwoStepsRoundAsTheReference) {
+  constexpr std::size_t kK = 128;
+  ThreadPool pool(2);
+  std::vector<float> identity(kK * kK, 0.0F);
+  for (std::size_t i = 0; i < kK; ++i)
+    identity[i * kK + i] = 1.0F;
+  const Matrix source(kK, kK, DType::kF32, identity);
+  const Backend& reference = testing::reference();
+  const auto exact = pack(reference, source, WeightScheme::kInt8Dynamic, pool);
+  for (const std::size_t tokens : {1U, 3U, 40U, 70U}) {
+    Rng rng(tokens);
+    std::vector<float> x;
+    for (std::size_t t = 0; t < tokens; ++t) {
+      // Also scales that have no usual inverse.
+      const int exponent = t % 8 == 6 ? -130 : t % 8 == 7 ? 110 : static_cast<int>(t) - 20;
+      const float largest = std::ldexp(1.5F + rng.reals(1)[0] / 2, exponent);
+      const float scale = largest / 127.0F;
+      x.push_back(largest);
+      for (std::size_t i = 1; i < kK; ++i) {
+        const float middle = (static_cast<float>(i % 127) + 0.5F) * scale;
+        const float aside = std::nextafter(middle, i % 3 == 0 ? largest : 0.0F);
+        x.push_back((i % 2 == 0 ? -1.0F : 1.0F) * (i % 3 == 1 ? middle : aside));
+      }
+    }
+    const std::vector<float> want = run(reference, *exact, x, pool);
+    for (const Backend* backend : testing::vector_backends()) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " T=" + std::to_string(tokens));
+      const auto weight = pack(*backend, source, WeightScheme::kInt8Dynamic, pool);
+      const std::vector<float> got = run(*backend, *weight, x, pool);
+      for (std::size_t i = 0; i < want.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1p-20F) << i << " of " << x[i];
+    }
+  }
+}
+
 TEST(Quantize, LargestIntegerSumsAreExact) {
   constexpr std::size_t kK = kMaxInt8DynamicK;
   ThreadPool pool(1);

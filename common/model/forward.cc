@@ -35,6 +35,12 @@ bool consecutive(std::span<const std::int32_t> rows) {
              rows, [](std::int32_t a, std::int32_t b) { return b != a + 1; }) == rows.end();
 }
 
+/// Packed rows lie in what they would take as f32, if that is as long at least; else null.
+std::byte* packed_within(FloatBuffer& rows, std::size_t floats, std::size_t packed_bytes) {
+  if (packed_bytes == 0 || packed_bytes > floats * sizeof(float)) return nullptr;
+  return reinterpret_cast<std::byte*>(rows.data());
+}
+
 }  // namespace
 
 Status Model::check_rows(std::span<const std::int32_t> rows, std::size_t token_count) const {
@@ -149,14 +155,37 @@ void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
   backend_->gated_linear(args, *pool_);
 }
 
-/// Where the op before a product writes its rows packed: in what they would take as f32, which is
-/// as long at least. Null: they stay f32. Products with late weights take them as they come.
+/// Where the op before a product writes its rows packed. Null: they stay f32. Products with late
+/// weights take them as they come.
 std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const {
   if (!layer.late.empty()) return nullptr;
   const kernels::PackedWeight& weight = *layer.weight;
-  const std::size_t bytes = backend_->packed_rows_bytes(tokens, weight.k(), weight.format());
-  if (bytes == 0 || bytes > tokens * weight.k() * sizeof(float)) return nullptr;
-  return reinterpret_cast<std::byte*>(rows.data());
+  return packed_within(
+      rows, tokens * weight.k(), backend_->packed_rows_bytes(tokens, weight.k(), weight.format()));
+}
+
+/// normed = norm(hidden). Returns where it is packed for `next`, the product that takes it, or
+/// null: it is f32, as when that is null.
+std::byte* Model::norm_hidden(const float* weight, const Linear* next, std::size_t tokens) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  std::byte* packed = nullptr;
+  kernels::WeightFormat format = kernels::DType::kBf16;
+  if (next != nullptr && next->late.empty()) {
+    format = next->weight->format();
+    packed = packed_within(workspace_.normed,
+                           tokens * hidden,
+                           backend_->packed_whole_rows_bytes(tokens, hidden, format));
+  }
+  backend_->rms_norm({.x = workspace_.hidden.data(),
+                      .weight = weight,
+                      .y = workspace_.normed.data(),
+                      .y_packed = packed,
+                      .y_packed_for = format,
+                      .rows = tokens,
+                      .dim = hidden,
+                      .eps = static_cast<float>(config_.rms_norm_eps)},
+                     *pool_);
+  return packed;
 }
 
 void Model::run_layers(const ForwardBatch& batch) {
@@ -175,7 +204,6 @@ void Model::run_layers(const ForwardBatch& batch) {
 void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   LayerWeights& weights = weights_.layers[layer];
   const std::size_t tokens = batch.token_ids.size();
-  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const auto heads = static_cast<std::size_t>(config_.head_count);
   const auto kv_heads = static_cast<std::size_t>(config_.kv_head_count);
   const auto head_dim = static_cast<std::size_t>(config_.head_dim);
@@ -185,15 +213,7 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   float* key = query + heads * head_dim;
   float* value = key + kv_heads * head_dim;
 
-  std::byte* normed = packed_rows(weights.qkv, tokens, workspace_.normed);
-  backend_->rms_norm({.x = workspace_.hidden.data(),
-                      .weight = weights.input_norm.data(),
-                      .y = workspace_.normed.data(),
-                      .y_packed = normed,
-                      .rows = tokens,
-                      .dim = hidden,
-                      .eps = eps},
-                     *pool_);
+  const std::byte* normed = norm_hidden(weights.input_norm.data(), &weights.qkv, tokens);
   linear(weights.qkv,
          {.x = workspace_.normed.data(), .x_packed = normed, .y = query, .tokens = tokens});
 
@@ -240,18 +260,9 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
 /// hidden += MLP(norm(hidden)), dense or of experts
 void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   LayerWeights& weights = weights_.layers[layer];
-  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const bool dense = weights.experts.router == nullptr;
-  std::byte* normed =
-      dense ? packed_rows(weights.gate_up, token_count, workspace_.normed) : nullptr;
-  backend_->rms_norm({.x = workspace_.hidden.data(),
-                      .weight = weights.post_attention_norm.data(),
-                      .y = workspace_.normed.data(),
-                      .y_packed = normed,
-                      .rows = token_count,
-                      .dim = hidden,
-                      .eps = static_cast<float>(config_.rms_norm_eps)},
-                     *pool_);
+  const std::byte* normed = norm_hidden(
+      weights.post_attention_norm.data(), dense ? &weights.gate_up : nullptr, token_count);
   if (dense) {
     dense_mlp(weights, token_count, normed);
   } else {

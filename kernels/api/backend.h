@@ -118,6 +118,14 @@ class Backend {
     return 0;
   }
 
+  /// The same for ops that make whole rows (rms_norm): these may also go as 8 bit with a scale,
+  /// where the product would round them so.
+  [[nodiscard]] virtual std::size_t packed_whole_rows_bytes(std::size_t rows,
+                                                            std::size_t k,
+                                                            WeightFormat weight) const {
+    return packed_rows_bytes(rows, k, weight);
+  }
+
   virtual void embedding(const EmbeddingArgs& args, ThreadPool& pool) const = 0;
   virtual void linear(const LinearArgs& args, ThreadPool& pool) const = 0;
   virtual void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const = 0;

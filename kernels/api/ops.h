@@ -71,7 +71,9 @@ struct RmsNormArgs {
   const float* weight = nullptr;  ///< [dim]
   float* y = nullptr;             ///< [rows, dim]; may be x itself when the strides are equal
   std::size_t y_stride = 0;       ///< 0: dim
-  std::byte* y_packed = nullptr;  ///< where y goes packed; null: y
+  /// Where y goes packed, as Backend::packed_whole_rows_bytes says for such weights; null: y.
+  std::byte* y_packed = nullptr;
+  WeightFormat y_packed_for = DType::kBf16;
   std::size_t rows = 0;
   std::size_t dim = 0;
   float eps = 1e-6F;

@@ -106,10 +106,26 @@ bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeig
          kernels.shares_rows(rows, weight.scheme(), weight.dtype());
 }
 
-// Where a row, the first of a tile, of packed rows begins.
+bool goes_as_bytes(WeightFormat weight) {
+  return weight.scheme == WeightScheme::kInt8Dynamic;
+}
+
+std::size_t whole_tiles(std::size_t rows) {
+  return (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows;
+}
+
+// Where a row, the first of a tile, of rows begins that are packed for such a weight.
 template <class Byte>
-Byte* packed_row(Byte* rows, std::size_t row, std::size_t k) {
-  return rows == nullptr ? nullptr : rows + row * k * dtype_bytes(DType::kBf16);
+Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight) {
+  if (rows == nullptr) return nullptr;
+  return rows + row * k * (goes_as_bytes(weight) ? 1 : dtype_bytes(DType::kBf16));
+}
+
+// Scales of so many rows that are packed as bytes: behind them. Else null.
+template <class Float, class Byte>
+Float* packed_scales(Byte* packed, std::size_t rows, std::size_t k, WeightFormat weight) {
+  if (packed == nullptr || !goes_as_bytes(weight)) return nullptr;
+  return reinterpret_cast<Float*>(packed_row(packed, whole_tiles(rows), k, weight));
 }
 
 // The block's rows, packed by all workers.
@@ -167,6 +183,8 @@ void run_blocks(const Product& product,
                                 .y_packed = nullptr,
                                 .up = nullptr,
                                 .next = nullptr};
+  const auto* scales =
+      packed_scales<const float>(product.x_packed, product.tokens, k, weight.format());
   if (shared) pack_together(all, kernels, pool);
   const auto run = [&](std::size_t task, std::size_t worker) {
     const std::size_t row = task / columns * rows;
@@ -182,7 +200,9 @@ void run_blocks(const Product& product,
     packed[worker] = mark;
     if (product.x_packed != nullptr) {
       // Only read, since they are packed.
-      block.rows_room = const_cast<std::byte*>(packed_row(product.x_packed, row, k));
+      block.rows_room =
+          const_cast<std::byte*>(packed_row(product.x_packed, row, k, weight.format()));
+      block.x_scales = scales == nullptr ? nullptr : scales + row;
     }
     fn(block, row);
   };
@@ -197,7 +217,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   if (product.tokens == 0 || product.columns == 0) return;
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   if (product.x_packed != nullptr) {
-    rows = (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows;
+    rows = whole_tiles(rows);
     return run_blocks(product, rows, false, kernels, pool, fn);
   }
   // Fewer blocks than workers: several would pack the same rows.
@@ -231,10 +251,19 @@ std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
                                           std::size_t k,
                                           WeightFormat weight) const {
   if (kernels_.takes_packed == nullptr ||
-      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype))
+      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype, false))
     return 0;
-  return (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows * k *
-         dtype_bytes(DType::kBf16);
+  return whole_tiles(rows) * k * dtype_bytes(DType::kBf16);
+}
+
+std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
+                                                std::size_t k,
+                                                WeightFormat weight) const {
+  if (!goes_as_bytes(weight)) return packed_rows_bytes(rows, k, weight);
+  if (kernels_.takes_packed == nullptr ||
+      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype, true))
+    return 0;
+  return whole_tiles(rows) * (k + sizeof(float));
 }
 
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
@@ -284,7 +313,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
       block.bias = args.bias;
       block.y = args.y + row * y_stride;
       block.y_stride = y_stride;
-      block.y_packed = packed_row(args.y_packed, row, dim);
+      block.y_packed = packed_row(args.y_packed, row, dim, DType::kBf16);
       kernels_.linear(block);
       return;
     }
@@ -362,14 +391,16 @@ void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
          .dim = args.dim,
          .eps = args.eps});
     if (args.y_packed == nullptr) return;
-    kernels_.pack_part({.x = y,
-                        .x_stride = 0,
-                        .rows = 1,
-                        .columns = args.dim,
-                        .to = args.y_packed,
-                        .k = args.dim,
-                        .row = row,
-                        .column = 0});
+    kernels_.pack_part(
+        {.x = y,
+         .x_stride = 0,
+         .rows = 1,
+         .columns = args.dim,
+         .to = args.y_packed,
+         .k = args.dim,
+         .row = row,
+         .column = 0,
+         .scales = packed_scales<float>(args.y_packed, args.rows, args.dim, args.y_packed_for)});
   });
 }
 

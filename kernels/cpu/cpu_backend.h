@@ -30,6 +30,9 @@ class CpuBackend : public Backend {
   [[nodiscard]] std::size_t packed_rows_bytes(std::size_t rows,
                                               std::size_t k,
                                               WeightFormat weight) const override;
+  [[nodiscard]] std::size_t packed_whole_rows_bytes(std::size_t rows,
+                                                    std::size_t k,
+                                                    WeightFormat weight) const override;
   void embedding(const EmbeddingArgs& args, ThreadPool& pool) const override;
   void linear(const LinearArgs& args, ThreadPool& pool) const override;
   void gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const override;

@@ -82,17 +82,21 @@ struct Int8DynamicKind {
   static constexpr std::size_t kHeaderBytes = kInt8HeaderBytes;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
-    const float* x = Linear<V>::x_row(block, row);
-    const float scale = Quantize<V>::int8_scale(x, block.k);
-    scales(block)[row] = scale;
+    row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to);
+  }
+
+  /// Returns the row's scale.
+  static float pack_row(const float* x, std::size_t k, std::size_t steps, TileLine<V> to) {
+    const float scale = Quantize<V>::int8_scale(x, k);
     for (std::size_t step = 0; step < steps; ++step) {
-      const std::size_t left = block.k - step * kStepK;
+      const std::size_t left = k - step * kStepK;
       const std::size_t count = left < kStepK ? left : kStepK;
       auto* line = reinterpret_cast<std::int8_t*>(to.at(step));
       Quantize<V>::to_int8(x + step * kStepK, count, scale, line);
       for (std::size_t i = count; i < kStepK; ++i)
         line[i] = 0;
     }
+    return scale;
   }
 
   /// Panels are padded to words of four k.
@@ -113,7 +117,9 @@ struct Int8DynamicKind {
   }
 
  private:
-  static float* scales(const LinearBlock& block) { return row_floats(block); }
+  static const float* scales(const LinearBlock& block) {
+    return block.x_scales != nullptr ? block.x_scales : row_floats(block);
+  }
 };
 
 /// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
@@ -341,7 +347,7 @@ struct AmxLinear {
       return true;
     }
     if (block.scheme == WeightScheme::kInt8Dynamic &&
-        block.rows > Int8DynamicKind<V, T>::kFewRows) {
+        (block.rows > Int8DynamicKind<V, T>::kFewRows || block.rows_room != nullptr)) {
       TileLinear<V, T, Int8DynamicKind>::run(block);
       return true;
     }
@@ -376,14 +382,19 @@ struct AmxLinear {
   }
 
   /// See Kernels. Few rows are packed by each worker for itself, in its own caches.
-  static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
-    return shares_rows(rows, scheme, dtype) && scheme == WeightScheme::kFloat && k > 0 &&
-           k % kPackedColumns == 0 && most_rows(k, scheme, dtype) >= 2 * kTileHeight;
+  static bool takes_packed(
+      std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype, bool whole) {
+    const bool bytes = scheme == WeightScheme::kInt8Dynamic;
+    if (!shares_rows(rows, scheme, dtype) || k == 0) return false;
+    if (bytes ? !whole : scheme != WeightScheme::kFloat) return false;
+    return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
+           most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }
 
   /// See Kernels.
   static void pack_part(const PackedPart& part) {
     static_assert(kPackedRows == kTileHeight && kPackedColumns == Bf16Kind<V, T>::kStepK);
+    if (part.scales != nullptr) return pack_bytes(part);
     const std::size_t tile_row_bytes = part.k / kPackedColumns * kTileBytes;
     for (std::size_t r = 0; r < part.rows; ++r) {
       const std::size_t row = part.row + r;
@@ -408,6 +419,18 @@ struct AmxLinear {
   }
 
  private:
+  static void pack_bytes(const PackedPart& part) {
+    using Bytes = Int8DynamicKind<V, T>;
+    const std::size_t steps = part.k / Bytes::kStepK;
+    for (std::size_t r = 0; r < part.rows; ++r) {
+      const std::size_t row = part.row + r;
+      std::byte* to =
+          part.to + row / kTileHeight * steps * kTileBytes + row % kTileHeight * kTileRowBytes;
+      part.scales[row] =
+          Bytes::pack_row(part.x + r * part.x_stride, part.k, steps, {to, kTileBytes});
+    }
+  }
+
   /// False: not few rows, or only tiles here.
   template <template <class, class> class Kind>
   static bool run_few(const LinearBlock& block) {

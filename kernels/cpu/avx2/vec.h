@@ -192,6 +192,12 @@ struct Avx2Vec {
 
   static Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 
+  static bool any_above(Vec v, Vec limit) {
+    const __m256 above = _mm256_or_ps(_mm256_cmp_ps(v.lo, limit.lo, _CMP_GT_OQ),
+                                      _mm256_cmp_ps(v.hi, limit.hi, _CMP_GT_OQ));
+    return _mm256_movemask_ps(above) != 0;
+  }
+
   static Vec select_greater(Vec a, Vec b, Vec yes, Vec no) {
     return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
             _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};

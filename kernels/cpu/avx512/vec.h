@@ -275,6 +275,8 @@ struct Avx512Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
   }
 
+  static bool any_above(Vec v, Vec limit) { return _mm512_cmp_ps_mask(v, limit, _CMP_GT_OQ) != 0; }
+
   static bool any_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
 
   static Int int_load_part(const void* from, std::size_t count) {

@@ -272,6 +272,13 @@ struct GenericVec {
         [&](int i) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v.lane[i]) << 23); });
   }
 
+  static bool any_above(const Vec& v, const Vec& limit) {
+    bool any = false;
+    for (int i = 0; i < 16; ++i)
+      any |= v.lane[i] > limit.lane[i];
+    return any;
+  }
+
   static bool any_nan(const Vec& v) {
     bool any = false;
     for (const float lane : v.lane)

@@ -36,6 +36,9 @@ struct Quantize {
   }
 
   static void to_int8(const float* values, std::size_t count, float scale, std::int8_t* out) {
+    // Powers of 2 for which 1 / scale is neither subnormal nor infinite.
+    const bool usual = scale >= 0x1p-100F && scale <= 0x1p100F;
+    if (usual && store_by_inverse(values, count, scale, out)) return;
     store(values, count, 0.0F, scale, -127.0F, 127.0F, out);
   }
 
@@ -73,6 +76,29 @@ struct Quantize {
     V::store(wide, V::load_bf16(narrow));
     *bits = narrow[0];
     return wide[0];
+  }
+
+  /// What store() does of values of magnitude up to 127 scale, by a product where that takes a
+  /// division of many cycles. Either is less than kNear from the true quotient, so both round to
+  /// the same integer, unless that is as near to the middle of two: false then, of some value, and
+  /// what is in `out` means nothing.
+  static bool store_by_inverse(const float* values,
+                               std::size_t count,
+                               float scale,
+                               std::int8_t* out) {
+    constexpr float kNear = 0x1p-14F;
+    if (count % 16 != 0) return false;
+    const Vec inverse = V::broadcast(1.0F / scale);
+    const Vec shift = V::broadcast(0x1.8p23F);  // below 2^22 the sum with it has no fraction
+    Vec farthest = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const Vec v = V::mul(V::load(values + i), inverse);
+      const Vec whole = V::sub(V::add(v, shift), shift);
+      const Vec off = V::sub(v, whole);
+      farthest = V::max(V::max(off, V::sub(V::zero(), off)), farthest);
+      V::store_int8(out + i, whole);
+    }
+    return !V::any_above(farthest, V::broadcast(0.5F - kNear));
   }
 
   /// out = clamp((value - zero) / scale), rounded to nearest even. NaN becomes `low`.

@@ -66,6 +66,8 @@ struct LinearBlock {
   const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
+  /// [rows]: scales of rows that came packed as 8 bit; else null.
+  const float* x_scales = nullptr;
 };
 
 /// Some columns of some rows of activations, on their way to the product that comes next.
@@ -78,6 +80,8 @@ struct PackedPart {
   std::size_t k;
   std::size_t row;  ///< the first one's place there
   std::size_t column;
+  /// 8 bit: whole rows, whose scales go to [row...] here. Null: bf16.
+  float* scales = nullptr;
 };
 
 struct NormRow {
@@ -134,9 +138,10 @@ struct Kernels {
   bool (*shares_rows)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
-  /// Whether rows of k may be packed before they come to a product with such a weight.
-  /// Null: never.
-  bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
+  /// Whether rows of k may be packed, part by part or only if each is `whole`, before they come to
+  /// a product with such a weight. Null: never.
+  bool (*takes_packed)(
+      std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype, bool whole) = nullptr;
   /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
   /// rows do not meet.
   void (*pack_part)(const PackedPart&) = nullptr;
