@@ -133,11 +133,21 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   }
 }
 
+// As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
+// most; last blocks of two tiles, of one, of a single row.
+constexpr Case kByteCases[] = {
+    {47, 128, 64, 2},
+    {300, 64, 160, 3},
+    {785, 4096, 64, 2},
+    {65, 16384, 32, 1},
+    {40, 24576, 32, 2},
+    {33, 32768, 32, 2},
+};
+
 TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
   constexpr WeightFormat kBytes = WeightScheme::kInt8Dynamic;
   for (const Backend* backend : backends()) {
-    for (const Case& c : kCases) {
-      if (c.hidden % 64 != 0) continue;
+    for (const Case& c : kByteCases) {
       if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
       SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
                    std::to_string(c.inner));
@@ -145,8 +155,10 @@ TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
       Rng rng(c.tokens);
       const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, rng, pool, kBytes);
       const auto qkv = random_weight(*backend, c.inner + 8, c.hidden, rng, pool, kBytes);
+      const auto down = random_weight(*backend, 16, c.inner, rng, pool);
       const std::vector<float> x = rng.reals(c.tokens * c.hidden);
       const std::vector<float> scale = rng.reals(c.hidden);
+      const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
       const auto products = [&](bool packed) {
         const std::size_t bytes = backend->packed_whole_rows_bytes(c.tokens, c.hidden, kBytes);
         EXPECT_GE(bytes, c.tokens * (c.hidden + sizeof(float)));
@@ -161,13 +173,26 @@ TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
                            .rows = c.tokens,
                            .dim = c.hidden},
                           pool);
-        std::vector<float> inner(c.tokens * c.inner);
+        // Outputs for bf16 weights may go packed, too.
+        const Room inner_room(backend->packed_rows_bytes(c.tokens, c.inner, DType::kBf16));
+        std::byte* inner_packed = packed ? inner_room.data() : nullptr;
+        std::vector<float> inner(packed ? 0 : c.tokens * c.inner);
         backend->gated_linear({.x = normed.data(),
                                .x_packed = normed_packed,
                                .weight = gate_up.get(),
+                               .bias = bias.data(),
                                .y = inner.data(),
+                               .y_packed = inner_packed,
                                .tokens = c.tokens},
                               pool);
+        std::vector<float> behind(c.tokens * 16, 0.5F);
+        backend->linear({.x = inner.data(),
+                         .x_packed = inner_packed,
+                         .weight = down.get(),
+                         .y = behind.data(),
+                         .tokens = c.tokens,
+                         .accumulate = true},
+                        pool);
         std::vector<float> y(c.tokens * (c.inner + 8));
         backend->linear({.x = normed.data(),
                          .x_packed = normed_packed,
@@ -175,7 +200,7 @@ TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
                          .y = y.data(),
                          .tokens = c.tokens},
                         pool);
-        y.insert(y.end(), inner.begin(), inner.end());
+        y.insert(y.end(), behind.begin(), behind.end());
         return y;
       };
       EXPECT_TRUE(testing::same_bits(products(true), products(false)));
@@ -242,8 +267,13 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
-    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 96, WeightScheme::kInt8Dynamic), 0U)
-        << "not whole words of a tile";
+    for (const std::size_t k : {0U, 96U})
+      EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U)
+          << "not whole steps of 64";
+    EXPECT_EQ(backend->packed_whole_rows_bytes(32, 64, WeightScheme::kInt8Dynamic), 0U);
+    if (!testing::rounds_inputs(*backend)) {
+      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
+    }
     EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8), 0U);
     EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, DType::kBf16),
               backend->packed_rows_bytes(64, 64, DType::kBf16));

@@ -227,19 +227,23 @@ TEST(Quantize, InputsAtTheMiddleOfTwoStepsRoundAsTheReference) {
   const Matrix source(kK, kK, DType::kF32, identity);
   const Backend& reference = testing::reference();
   const auto exact = pack(reference, source, WeightScheme::kInt8Dynamic, pool);
-  for (const std::size_t tokens : {1U, 3U, 40U, 70U}) {
+  for (const std::size_t tokens : {1U, 3U, 40U, 200U}) {
     Rng rng(tokens);
     std::vector<float> x;
     for (std::size_t t = 0; t < tokens; ++t) {
       // Also scales that have no usual inverse.
-      const int exponent = t % 8 == 6 ? -130 : t % 8 == 7 ? 110 : static_cast<int>(t) - 20;
+      const int exponent = t % 8 == 6 ? -130 : t % 8 == 7 ? 110 : static_cast<int>(t % 40) - 20;
       const float largest = std::ldexp(1.5F + rng.reals(1)[0] / 2, exponent);
       const float scale = largest / 127.0F;
       x.push_back(largest);
       for (std::size_t i = 1; i < kK; ++i) {
-        const float middle = (static_cast<float>(i % 127) + 0.5F) * scale;
-        const float aside = std::nextafter(middle, i % 3 == 0 ? largest : 0.0F);
-        x.push_back((i % 2 == 0 ? -1.0F : 1.0F) * (i % 3 == 1 ? middle : aside));
+        // One of 64 in or beside the middle, in another place of each row; the others far from it.
+        const float step = static_cast<float>((i * 31 + t) % 127);
+        const float middle = (step + 0.5F) * scale;
+        const float aside = std::nextafter(middle, t % 3 == 0 ? largest : 0.0F);
+        const float far = (step + (i % 2 == 0 ? 0.0F : 0.5F - 0x1p-12F)) * scale;
+        const float value = i % 64 != t % 64 ? far : t % 3 == 1 ? middle : aside;
+        x.push_back(i / 2 % 2 == 0 ? -value : value);
       }
     }
     const std::vector<float> want = run(reference, *exact, x, pool);

@@ -119,7 +119,8 @@ class Backend {
   }
 
   /// The same for ops that make whole rows (rms_norm): these may also go as 8 bit with a scale,
-  /// where the product would round them so.
+  /// where the product would round them so. Scales lie behind all rows, so the product takes
+  /// exactly the rows that were written, with a weight of this format.
   [[nodiscard]] virtual std::size_t packed_whole_rows_bytes(std::size_t rows,
                                                             std::size_t k,
                                                             WeightFormat weight) const {

@@ -2,11 +2,11 @@
 // tokens of any number of sequences, in any order; nothing here assumes one sequence.
 //
 // Activations are f32, or packed as the product that comes next reads them
-// (Backend::packed_rows_bytes). "stride" counts elements from one token's row to the next; 0 means
-// dense (written at the field). Unless a comment says so, inputs and outputs must not overlap.
-// Preconditions are the caller's to keep: kernels check nothing that comes from a client. All
-// outputs of a token depend on that token's inputs only: the same bits alone or in a batch, at any
-// row, with any number of threads.
+// (Backend::packed_rows_bytes, packed_whole_rows_bytes). "stride" counts elements from one token's
+// row to the next; 0 means dense (written at the field). Unless a comment says so, inputs and
+// outputs must not overlap. Preconditions are the caller's to keep: kernels check nothing that
+// comes from a client. All outputs of a token depend on that token's inputs only: the same bits
+// alone or in a batch, at any row, with any number of threads.
 #pragma once
 
 #include "kernels/api/weight.h"
@@ -73,7 +73,7 @@ struct RmsNormArgs {
   std::size_t y_stride = 0;       ///< 0: dim
   /// Where y goes packed, as Backend::packed_whole_rows_bytes says for such weights; null: y.
   std::byte* y_packed = nullptr;
-  WeightFormat y_packed_for = DType::kBf16;
+  WeightFormat y_packed_for = DType::kBf16;  ///< what y_packed was sized for
   std::size_t rows = 0;
   std::size_t dim = 0;
   float eps = 1e-6F;

@@ -35,6 +35,7 @@ struct Quantize {
     return V::max_lane(largest) / 127.0F + V::sum(poison);
   }
 
+  /// `scale` is int8_scale of what these are among, so that none is more than 127 of it.
   static void to_int8(const float* values, std::size_t count, float scale, std::int8_t* out) {
     // Powers of 2 for which 1 / scale is neither subnormal nor infinite.
     const bool usual = scale >= 0x1p-100F && scale <= 0x1p100F;

@@ -80,7 +80,7 @@ struct PackedPart {
   std::size_t k;
   std::size_t row;  ///< the first one's place there
   std::size_t column;
-  /// 8 bit: whole rows, whose scales go to [row...] here. Null: bf16.
+  /// 8 bit: whole rows (column 0, k columns), whose scales go to [row...] here. Null: bf16.
   float* scales = nullptr;
 };
 
