@@ -13,10 +13,10 @@
 // take, for the most part. Under a hypervisor a thread that sleeps on another processor takes some
 // 40 us to wake where that processor has halted and half of it where it has not; on the processor
 // that wakes it, 2 us. Where client, router and worker run is the scheduler's choice, which it
-// keeps for seconds and then changes: a median is one of several values, up to 90 us apart for the
-// relay and more for the router, whose threads wake each other as well. In the rows ..._one_cpu all
-// of them share one processor. No such wakes there: what is added is work, and it repeats; the
-// relay's figure is the limit of the router's.
+// keeps for seconds and then changes: a median is one of several values, some 90 us apart for the
+// relay and more for the router. In the rows ..._one_cpu all of them share one processor. No such
+// wakes there: what is added is work, and it repeats; the relay's figure is the limit of the
+// router's.
 #include "bench/router/bare_relay.h"
 #include "bench/router/child.h"
 #include "bench/router/fake_worker.h"

@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace tandem::kernels {
@@ -40,9 +41,9 @@ class Room {
 std::unique_ptr<PackedWeight> random_weight(const Backend& backend,
                                             std::size_t n,
                                             std::size_t k,
+                                            WeightFormat format,
                                             Rng& rng,
-                                            ThreadPool& pool,
-                                            WeightFormat format = DType::kBf16) {
+                                            ThreadPool& pool) {
   const Matrix source(n, k, DType::kF32, rng.reals(n * k));
   const MatrixView view = source.view();
   return backend.pack({&view, 1}, format, pool);
@@ -78,24 +79,39 @@ constexpr Case kCases[] = {
     {49, 32, 16384, 2},
 };
 
-TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
+// As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
+// most; last blocks of two tiles, of one, of a single row.
+constexpr Case kByteCases[] = {
+    {47, 128, 64, 2},
+    {300, 64, 160, 3},
+    {785, 4096, 64, 2},
+    {65, 16384, 32, 1},
+    {40, 24576, 32, 2},
+    {33, 32768, 32, 2},
+};
+
+/// norm(x), the MLP and one more product behind it, whose first weights are of `format`: packed
+/// from op to op they have the bits of f32 in between.
+void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
+  const bool bytes = format == WeightFormat(WeightScheme::kInt8Dynamic);
   for (const Backend* backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const Case& c : cases) {
       if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
       SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
                    std::to_string(c.inner));
       ThreadPool pool(c.threads);
       Rng rng(c.tokens);
-      const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, rng, pool);
-      const auto down = random_weight(*backend, c.hidden, c.inner, rng, pool);
+      const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, format, rng, pool);
+      const auto beside = random_weight(*backend, c.inner + 8, c.hidden, format, rng, pool);
+      const auto down = random_weight(*backend, c.hidden, c.inner, DType::kBf16, rng, pool);
       const std::vector<float> x = rng.reals(c.tokens * c.hidden);
       const std::vector<float> scale = rng.reals(c.hidden);
       const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
-      const auto mlp = [&](bool packed) {
+      const auto outputs = [&](bool packed) {
         const std::size_t normed_bytes =
-            backend->packed_rows_bytes(c.tokens, c.hidden, DType::kBf16);
+            backend->packed_whole_rows_bytes(c.tokens, c.hidden, format);
         const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, DType::kBf16);
-        EXPECT_GE(normed_bytes, c.tokens * c.hidden * 2);
+        EXPECT_GE(normed_bytes, c.tokens * (bytes ? c.hidden + sizeof(float) : c.hidden * 2));
         EXPECT_GE(inner_bytes, c.tokens * c.inner * 2);
         const Room normed_room(normed_bytes);
         const Room inner_room(inner_bytes);
@@ -107,6 +123,7 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
                            .weight = scale.data(),
                            .y = normed.data(),
                            .y_packed = normed_packed,
+                           .y_packed_for = format,
                            .rows = c.tokens,
                            .dim = c.hidden},
                           pool);
@@ -126,86 +143,26 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
                          .tokens = c.tokens,
                          .accumulate = true},
                         pool);
+        y.resize(y.size() + c.tokens * beside->n());
+        backend->linear({.x = normed.data(),
+                         .x_packed = normed_packed,
+                         .weight = beside.get(),
+                         .y = y.data() + x.size(),
+                         .tokens = c.tokens},
+                        pool);
         return y;
       };
-      EXPECT_TRUE(testing::same_bits(mlp(true), mlp(false)));
+      EXPECT_TRUE(testing::same_bits(outputs(true), outputs(false)));
     }
   }
 }
 
-// As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
-// most; last blocks of two tiles, of one, of a single row.
-constexpr Case kByteCases[] = {
-    {47, 128, 64, 2},
-    {300, 64, 160, 3},
-    {785, 4096, 64, 2},
-    {65, 16384, 32, 1},
-    {40, 24576, 32, 2},
-    {33, 32768, 32, 2},
-};
+TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
+  expect_bits_of_floats(kCases, DType::kBf16);
+}
 
 TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
-  constexpr WeightFormat kBytes = WeightScheme::kInt8Dynamic;
-  for (const Backend* backend : backends()) {
-    for (const Case& c : kByteCases) {
-      if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
-      SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
-                   std::to_string(c.inner));
-      ThreadPool pool(c.threads);
-      Rng rng(c.tokens);
-      const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, rng, pool, kBytes);
-      const auto qkv = random_weight(*backend, c.inner + 8, c.hidden, rng, pool, kBytes);
-      const auto down = random_weight(*backend, 16, c.inner, rng, pool);
-      const std::vector<float> x = rng.reals(c.tokens * c.hidden);
-      const std::vector<float> scale = rng.reals(c.hidden);
-      const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
-      const auto products = [&](bool packed) {
-        const std::size_t bytes = backend->packed_whole_rows_bytes(c.tokens, c.hidden, kBytes);
-        EXPECT_GE(bytes, c.tokens * (c.hidden + sizeof(float)));
-        const Room room(bytes);
-        std::byte* normed_packed = packed ? room.data() : nullptr;
-        std::vector<float> normed(packed ? 0 : c.tokens * c.hidden);
-        backend->rms_norm({.x = x.data(),
-                           .weight = scale.data(),
-                           .y = normed.data(),
-                           .y_packed = normed_packed,
-                           .y_packed_for = kBytes,
-                           .rows = c.tokens,
-                           .dim = c.hidden},
-                          pool);
-        // Outputs for bf16 weights may go packed, too.
-        const Room inner_room(backend->packed_rows_bytes(c.tokens, c.inner, DType::kBf16));
-        std::byte* inner_packed = packed ? inner_room.data() : nullptr;
-        std::vector<float> inner(packed ? 0 : c.tokens * c.inner);
-        backend->gated_linear({.x = normed.data(),
-                               .x_packed = normed_packed,
-                               .weight = gate_up.get(),
-                               .bias = bias.data(),
-                               .y = inner.data(),
-                               .y_packed = inner_packed,
-                               .tokens = c.tokens},
-                              pool);
-        std::vector<float> behind(c.tokens * 16, 0.5F);
-        backend->linear({.x = inner.data(),
-                         .x_packed = inner_packed,
-                         .weight = down.get(),
-                         .y = behind.data(),
-                         .tokens = c.tokens,
-                         .accumulate = true},
-                        pool);
-        std::vector<float> y(c.tokens * (c.inner + 8));
-        backend->linear({.x = normed.data(),
-                         .x_packed = normed_packed,
-                         .weight = qkv.get(),
-                         .y = y.data(),
-                         .tokens = c.tokens},
-                        pool);
-        y.insert(y.end(), behind.begin(), behind.end());
-        return y;
-      };
-      EXPECT_TRUE(testing::same_bits(products(true), products(false)));
-    }
-  }
+  expect_bits_of_floats(kByteCases, WeightScheme::kInt8Dynamic);
 }
 
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
@@ -232,7 +189,7 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
           q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(filled.row()));
         }
         Rng rng(head_dim);
-        const auto weight = random_weight(*backend, 48, filled.row(), rng, pool);
+        const auto weight = random_weight(*backend, 48, filled.row(), DType::kBf16, rng, pool);
         const auto output = [&](bool packed) {
           const std::size_t bytes =
               backend->packed_rows_bytes(index.size(), filled.row(), DType::kBf16);

@@ -51,20 +51,20 @@ OneProcessor::OneProcessor(std::vector<pid_t> processes) : processes_(std::move(
 
 OneProcessor::~OneProcessor() {
   // A thread that was not free yet may have started another one meanwhile.
-  while (free_threads()) {
+  std::set<pid_t> freed;
+  while (free_new_threads(freed)) {
   }
 }
 
-bool OneProcessor::free_threads() {
+bool OneProcessor::free_new_threads(std::set<pid_t>& freed) const {
   bool any = false;
   for (const pid_t process : processes_) {
     for (const pid_t thread : threads_of(process)) {
+      if (!freed.insert(thread).second) continue;
+      any = true;
       // Threads that started since then go where their process was.
       const auto found = before_.find(before_.contains(thread) ? thread : process);
-      const cpu_set_t mask = allowed(thread);
-      if (found == before_.end() || CPU_EQUAL(&mask, &found->second) != 0) continue;
-      // One that cannot be changed any more has ended.
-      any |= ::sched_setaffinity(thread, sizeof found->second, &found->second) == 0;
+      if (found != before_.end()) ::sched_setaffinity(thread, sizeof found->second, &found->second);
     }
   }
   return any;

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <set>
 #include <vector>
 
 namespace tandem::bench {
@@ -24,7 +25,7 @@ class OneProcessor {
 
  private:
   bool pin_new_threads();
-  bool free_threads();
+  bool free_new_threads(std::set<pid_t>& freed) const;
 
   std::vector<pid_t> processes_;
   cpu_set_t one_{};

@@ -164,8 +164,8 @@ std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuff
       rows, tokens * weight.k(), backend_->packed_rows_bytes(tokens, weight.k(), weight.format()));
 }
 
-/// normed = norm(hidden). Returns where it is packed for `next`, the product that takes it, or
-/// null: it is f32, as when that is null.
+/// normed = norm(hidden). Returns where it lies packed for the product `next`; null: it is f32, as
+/// always without `next`.
 std::byte* Model::norm_hidden(const float* weight, const Linear* next, std::size_t tokens) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   std::byte* packed = nullptr;

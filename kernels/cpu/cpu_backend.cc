@@ -106,12 +106,15 @@ bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeig
          kernels.shares_rows(rows, weight.scheme(), weight.dtype());
 }
 
-bool goes_as_bytes(WeightFormat weight) {
-  return weight.scheme == WeightScheme::kInt8Dynamic;
+// See Kernels::takes_packed.
+bool takes_packed(
+    const cpu::Kernels& kernels, std::size_t rows, std::size_t k, WeightFormat weight, bool whole) {
+  return kernels.takes_packed != nullptr &&
+         kernels.takes_packed(rows, k, weight.scheme, weight.dtype, whole);
 }
 
-std::size_t whole_tiles(std::size_t rows) {
-  return (rows + cpu::kPackedRows - 1) / cpu::kPackedRows * cpu::kPackedRows;
+bool goes_as_bytes(WeightFormat weight) {
+  return weight.scheme == WeightScheme::kInt8Dynamic;
 }
 
 // Where a row, the first of a tile, of rows begins that are packed for such a weight.
@@ -125,7 +128,8 @@ Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight
 template <class Float, class Byte>
 Float* packed_scales(Byte* packed, std::size_t rows, std::size_t k, WeightFormat weight) {
   if (packed == nullptr || !goes_as_bytes(weight)) return nullptr;
-  return reinterpret_cast<Float*>(packed_row(packed, whole_tiles(rows), k, weight));
+  return reinterpret_cast<Float*>(
+      packed_row(packed, cpu::round_up(rows, cpu::kPackedRows), k, weight));
 }
 
 // The block's rows, packed by all workers.
@@ -217,7 +221,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   if (product.tokens == 0 || product.columns == 0) return;
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   if (product.x_packed != nullptr) {
-    rows = whole_tiles(rows);
+    rows = cpu::round_up(rows, cpu::kPackedRows);
     return run_blocks(product, rows, false, kernels, pool, fn);
   }
   // Fewer blocks than workers: several would pack the same rows.
@@ -250,20 +254,16 @@ std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat 
 std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
                                           std::size_t k,
                                           WeightFormat weight) const {
-  if (kernels_.takes_packed == nullptr ||
-      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype, false))
-    return 0;
-  return whole_tiles(rows) * k * dtype_bytes(DType::kBf16);
+  if (!takes_packed(kernels_, rows, k, weight, false)) return 0;
+  return cpu::round_up(rows, cpu::kPackedRows) * k * dtype_bytes(DType::kBf16);
 }
 
 std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
                                                 std::size_t k,
                                                 WeightFormat weight) const {
   if (!goes_as_bytes(weight)) return packed_rows_bytes(rows, k, weight);
-  if (kernels_.takes_packed == nullptr ||
-      !kernels_.takes_packed(rows, k, weight.scheme, weight.dtype, true))
-    return 0;
-  return whole_tiles(rows) * (k + sizeof(float));
+  if (!takes_packed(kernels_, rows, k, weight, true)) return 0;
+  return cpu::round_up(rows, cpu::kPackedRows) * (k + sizeof(float));
 }
 
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
@@ -378,6 +378,7 @@ void CpuBackend::gated_columns(const GatedLinearArgs& args,
 
 void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
   const std::size_t x_stride = stride_or(args.x_stride, args.dim);
+  auto* scales = packed_scales<float>(args.y_packed, args.rows, args.dim, args.y_packed_for);
   cpu::for_rows(pool, args.rows, args.dim, [&](std::size_t row, std::size_t worker) {
     const float* x = args.x + row * x_stride;
     float* y = args.y_packed == nullptr ? args.y + row * stride_or(args.y_stride, args.dim)
@@ -391,16 +392,15 @@ void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
          .dim = args.dim,
          .eps = args.eps});
     if (args.y_packed == nullptr) return;
-    kernels_.pack_part(
-        {.x = y,
-         .x_stride = 0,
-         .rows = 1,
-         .columns = args.dim,
-         .to = args.y_packed,
-         .k = args.dim,
-         .row = row,
-         .column = 0,
-         .scales = packed_scales<float>(args.y_packed, args.rows, args.dim, args.y_packed_for)});
+    kernels_.pack_part({.x = y,
+                        .x_stride = 0,
+                        .rows = 1,
+                        .columns = args.dim,
+                        .to = args.y_packed,
+                        .k = args.dim,
+                        .row = row,
+                        .column = 0,
+                        .scales = scales});
   });
 }
 

@@ -128,7 +128,9 @@ def theirs(ctx, wanted):
         python = setup.venv(ctx, ["sglang-router", "uvloop"])
     except Skip as why:
         return {}, str(why)
-    runs = [lambda one_cpu=one_cpu: requests_of_peers(ctx, python, one_cpu) for one_cpu in (False, *([True] if len(ctx.cpus) > 1 else []))
+    # With a single processor everything is on it as it is.
+    placements = (False, True) if len(ctx.cpus) > 1 else (False,)
+    runs = [lambda one_cpu=one_cpu: requests_of_peers(ctx, python, one_cpu) for one_cpu in placements
             if any("token" not in row.key and row.one_cpu == one_cpu for row in wanted)]
     runs += [lambda pace=pace: streams_of_peers(ctx, python, pace) for pace in ("fast", "paced")
              if any(key.endswith(pace) for key in keys)]

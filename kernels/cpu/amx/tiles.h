@@ -99,8 +99,7 @@ class TileLinear {
   /// C tiles in memory that are to become outputs.
   struct Waiting {
     std::size_t panel;
-    std::size_t panels;           ///< 0: none
-    std::size_t row_tiles_apart;  ///< C tiles
+    std::size_t panels;  ///< 0: none
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -220,7 +219,7 @@ class TileLinear {
     for_c<M, N>([&]<int C>() {
       tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
     });
-    waiting_ = {.panel = panel, .panels = N, .row_tiles_apart = kApart<N>};
+    waiting_ = {.panel = panel, .panels = N};
   }
 
   /// The last B tiles of N panels, zeros behind what the panels hold.
@@ -311,11 +310,12 @@ class TileLinear {
     }
   }
 
-  /// C tiles from one tile of rows to the next, of N panels.
-  template <int N>
-  static constexpr std::size_t kApart = N == 3 ? 3 : 2;
+  /// C tiles from one tile of rows to the next.
+  static constexpr std::size_t c_apart(std::size_t panels) {
+    return panels == 3 ? 3 : 2;
+  }
 
-  /// fn.operator()<C>() for the C tiles of M x N: of tile m of rows and panel n, m * kApart<N> + n.
+  /// fn.operator()<C>() for the C tiles of M x N: m * c_apart(N) + n of tile m of rows, panel n.
   template <int M, int N, class Fn>
   static inline __attribute__((always_inline)) void for_c(Fn fn) {
     fn.template operator()<0>();
@@ -332,7 +332,7 @@ class TileLinear {
   void settle() {
     for (std::size_t row = 0; row < block_.rows; ++row) {
       const std::byte* c = base_ + kWaitingAt +
-                           row / kTileHeight * waiting_.row_tiles_apart * kTileBytes +
+                           row / kTileHeight * c_apart(waiting_.panels) * kTileBytes +
                            row % kTileHeight * kTileRowBytes;
       for (std::size_t n = 0; n < waiting_.panels; ++n) {
         const std::size_t panel = waiting_.panel + n;
