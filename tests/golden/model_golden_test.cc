@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -67,6 +69,13 @@ class Differences {
   std::size_t count_ = 0;
 };
 
+/// Steps whose choice is wider than what rounding may change.
+struct GreedySteps {
+  std::size_t sure = 0;
+  std::size_t different = 0;
+  std::string which;
+};
+
 class ModelGolden : public testing::TestWithParam<Param> {
  protected:
   void SetUp() override {
@@ -122,7 +131,7 @@ class ModelGolden : public testing::TestWithParam<Param> {
   }
 
   void compare(const Case& one, const Track& track) const;
-  void compare_greedy(const Case& one, const Track& track) const;
+  void compare_greedy(const Case& one, const Track& track, GreedySteps& steps) const;
 
   std::string folder_;
   kernels::ThreadPool pool_{2};
@@ -132,16 +141,24 @@ class ModelGolden : public testing::TestWithParam<Param> {
   std::optional<Reference> reference_;
 };
 
-void ModelGolden::compare_greedy(const Case& one, const Track& track) const {
+void ModelGolden::compare_greedy(const Case& one, const Track& track, GreedySteps& steps) const {
   // On the reference's own prefix the next token must be the reference's, wherever its margin is
   // larger than the error that the dtype is allowed. A free run gives the same tokens up to the
   // first step below it.
   const double margin_min =
       float32() ? cases_.tolerance.float32_atol : cases_.tolerance.bfloat16_p90;
   for (std::size_t step = 0; step < one.greedy_ids.size(); ++step) {
-    if (one.greedy_margin[step] < margin_min) return;
-    EXPECT_EQ(kernels::argmax(row(track, one.prompt_ids.size() - 1 + step)), one.greedy_ids[step])
-        << "greedy step " << step << ", margin " << one.greedy_margin[step];
+    if (one.greedy_margin[step] < margin_min) continue;
+    ++steps.sure;
+    const std::int32_t next = kernels::argmax(row(track, one.prompt_ids.size() - 1 + step));
+    if (next == one.greedy_ids[step]) continue;
+    ++steps.different;
+    steps.which += fmt::format("{} step {}: {} for {}, margin {}; ",
+                               one.id,
+                               step,
+                               next,
+                               one.greedy_ids[step],
+                               one.greedy_margin[step]);
   }
 }
 
@@ -196,13 +213,14 @@ TEST_P(ModelGolden, MatchesReferenceWholeChunkedAndBatched) {
   ModelRunner runner(*model_, {.page_size = 16, .page_count = 512});
   std::vector<Track> batched;
   std::vector<std::vector<float>> whole;
+  GreedySteps greedy;
   for (const Case& one : cases_.cases) {
     SCOPED_TRACE(one.id + " " + one.label);
     const std::vector<std::int32_t> tokens = forced_tokens(one);
     Track track = runner.start(tokens, tokens.size());
     ASSERT_TRUE(runner.run(track, 0).ok());
     compare(one, track);
-    compare_greedy(one, track);
+    compare_greedy(one, track, greedy);
     Track chunked = runner.start(tokens, tokens.size());
     ASSERT_TRUE(runner.run(chunked, 7).ok());
     EXPECT_EQ(std::memcmp(
@@ -214,6 +232,11 @@ TEST_P(ModelGolden, MatchesReferenceWholeChunkedAndBatched) {
     whole.push_back(std::move(track.logits));
     batched.push_back(runner.start(tokens, tokens.size()));
   }
+  // Rounding can send a token to another expert, so single positions of a mixture may be far off
+  // (../shared/golden/README.md): one step in a hundred, but none in float32.
+  const bool experts = model_->config().experts.count > 0;
+  EXPECT_GT(greedy.sure, 100U);
+  EXPECT_LE(greedy.different, experts && !float32() ? greedy.sure / 100 : 0) << greedy.which;
   // All cases in one batch: long chunks of some beside single tokens of others.
   Random random(7);
   while (true) {

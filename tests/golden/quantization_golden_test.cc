@@ -4,7 +4,8 @@
 // The models are small and random, which is the hard case: their logits have no structure that
 // survives noise. Bounds are of |logprob - reference| over all prompt tokens of a model: the root
 // mean square, the 90 % quantile and the largest, about 1.3 times the worst that was measured.
-// Everything else (KV, embeddings) is float32 here.
+// Everything else (KV, embeddings) is as the dtype says: float32, or bfloat16 as the checkpoints
+// are.
 #include "kernels/api/backend.h"
 #include "tests/golden/golden_reader.h"
 #include "tests/golden/model_runner.h"
@@ -41,12 +42,21 @@ constexpr Bound kExpertBounds[] = {
     {model::Quantization::kW8A8Int8, 0.28, 0.22, 4.1},
 };
 
-using Param = std::tuple<const char*, Bound, kernels::Family>;
+struct DTypeRow {
+  const char* name;
+  model::DTypeChoice choice;
+};
+
+constexpr DTypeRow kDTypes[] = {{"float32", model::DTypeChoice::kF32},
+                                {"bfloat16", model::DTypeChoice::kBf16}};
+
+using Param = std::tuple<const char*, Bound, DTypeRow, kernels::Family>;
 
 std::string param_name(const testing::TestParamInfo<Param>& info) {
   std::string name = std::string(std::get<0>(info.param)) + "_" +
                      std::string(model::quantization_name(std::get<1>(info.param).quantization)) +
-                     "_" + std::string(kernels::family_name(std::get<2>(info.param)));
+                     "_" + std::get<2>(info.param).name + "_" +
+                     std::string(kernels::family_name(std::get<3>(info.param)));
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -56,12 +66,12 @@ class QuantizationGolden : public testing::TestWithParam<Param> {};
 TEST_P(QuantizationGolden, PromptLogprobsStayWithinTheStatedBound) {
   const auto shared = shared_folder();
   if (!shared) GTEST_SKIP() << "skipped: ../shared is not here";
-  const auto& [name, bound, family] = GetParam();
+  const auto& [name, bound, dtype, family] = GetParam();
   const std::string folder = *shared + "/golden/models/" + name;
   kernels::ThreadPool pool(2);
   const kernels::Backend* backend = kernels::select(family, nullptr);
   auto loaded = model::Model::load({.folder = folder,
-                                    .dtype = model::DTypeChoice::kF32,
+                                    .dtype = dtype.choice,
                                     .quantization = bound.quantization,
                                     .override_json = "",
                                     .backend = backend,
@@ -115,6 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
     QuantizationGolden,
     testing::Combine(testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3"),
                      testing::ValuesIn(kBounds),
+                     testing::ValuesIn(kDTypes),
                      testing::ValuesIn(kernels::available_families())),
     param_name);
 
@@ -122,6 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Experts,
                          QuantizationGolden,
                          testing::Combine(testing::Values("qwen3_moe"),
                                           testing::ValuesIn(kExpertBounds),
+                                          testing::ValuesIn(kDTypes),
                                           testing::ValuesIn(kernels::available_families())),
                          param_name);
 
