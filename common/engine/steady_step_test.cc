@@ -1,5 +1,6 @@
 // A step in which every sequence decodes one token, with a real model: what it takes from the
 // system. Nothing: no memory, no lock, no line of log, whichever thread of the pool works.
+#include "common/base/check.h"
 #include "common/engine/engine.h"
 #include "common/engine/model_executor.h"
 #include "common/model/model.h"
@@ -13,8 +14,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace {
@@ -132,23 +137,62 @@ core::SamplingParams sampling(std::int32_t stream) {
   return params;
 }
 
-class SteadyStep : public testing::TestWithParam<std::int32_t> {
+struct Setup {
+  const char* name = "";
+  std::int32_t page_size = 16;
+  model::Quantization quantization = model::Quantization::kNone;
+  /// A mixture, with random weights, instead of the shipped model.
+  bool experts = false;
+  kernels::Family family = kernels::Family::kAuto;
+};
+
+/// A folder with nothing but a config.json.
+class ExpertsFolder {
+ public:
+  ExpertsFolder() {
+    TANDEM_CHECK(::mkdtemp(path_.data()) != nullptr, path_);
+    std::ofstream(path_ + "/config.json") << R"({"architectures":["Qwen3MoeForCausalLM"],
+      "vocab_size":2048,"hidden_size":64,"intermediate_size":96,"num_hidden_layers":3,
+      "num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"max_position_embeddings":2048,
+      "num_experts":12,"num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,
+      "mlp_only_layers":[1],"torch_dtype":"bfloat16","eos_token_id":2})";
+  }
+
+  ExpertsFolder(const ExpertsFolder&) = delete;
+  ExpertsFolder& operator=(const ExpertsFolder&) = delete;
+
+  ~ExpertsFolder() { std::filesystem::remove_all(path_); }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / "tandem_steady_step_XXXXXX").string();
+};
+
+class SteadyStep : public testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
-    auto model = model::Model::load({.folder = TANDEM_SOURCE_DIR "/assets/demo-model",
-                                     .dtype = model::DTypeChoice::kAuto,
-                                     .override_json = "",
-                                     .backend = kernels::select(kernels::Family::kAuto, nullptr),
-                                     .pool = &pool_,
-                                     .limits = {.token_count_max = 1024,
-                                                .logit_row_count_max = 64,
-                                                .sequence_count_max = 64,
-                                                .context_length = 2048}});
+    const kernels::Backend* backend = kernels::select(GetParam().family, nullptr);
+    if (backend == nullptr) GTEST_SKIP() << "skipped: this machine cannot run these kernels";
+    std::optional<ExpertsFolder> experts;
+    if (GetParam().experts) experts.emplace();
+    model::LoadOptions load;
+    load.folder = experts ? experts->path() : TANDEM_SOURCE_DIR "/assets/demo-model";
+    load.dummy_weights = experts.has_value();
+    load.quantization = GetParam().quantization;
+    load.backend = backend;
+    load.pool = &pool_;
+    load.limits = {.token_count_max = 1024,
+                   .logit_row_count_max = 64,
+                   .sequence_count_max = 64,
+                   .context_length = 2048};
+    auto model = model::Model::load(load);
     ASSERT_TRUE(model.ok()) << model.status().message();
     model_ = std::move(*model);
-    executor_ = std::make_unique<ModelExecutor>(model_.get(), GetParam());
+    executor_ = std::make_unique<ModelExecutor>(model_.get(), GetParam().page_size);
     EngineOptions options;
-    options.page_size = GetParam();
+    options.page_size = GetParam().page_size;
     options.max_total_tokens = kStreams * (4 * kSteps);
     auto engine = Engine::create(options, executor_.get());
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -176,7 +220,7 @@ class SteadyStep : public testing::TestWithParam<std::int32_t> {
     core::SamplingParams params;
     params.max_new_tokens = 1;
     params.ignore_eos = true;
-    while (engine_->load().free_pages * GetParam() > 512) {
+    while (engine_->load().free_pages * GetParam().page_size > 512) {
       submit(600, params);
       while (engine_->has_work())
         step();
@@ -219,7 +263,22 @@ TEST_P(SteadyStep, TakesNoMemoryAndNoLockAndLogsNothing) {
   EXPECT_EQ(lines, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(PageSizes, SteadyStep, testing::Values(1, 16));
+INSTANTIATE_TEST_SUITE_P(
+    Setups,
+    SteadyStep,
+    testing::Values(Setup{.name = "page_of_1", .page_size = 1},
+                    Setup{.name = "page_of_16"},
+                    Setup{.name = "avx512", .family = kernels::Family::kAvx512},
+                    Setup{.name = "avx2", .family = kernels::Family::kAvx2},
+                    Setup{.name = "w8a8_int8", .quantization = model::Quantization::kW8A8Int8},
+                    Setup{.name = "int8wo", .quantization = model::Quantization::kInt8WeightOnly},
+                    Setup{.name = "int4wo_128",
+                          .quantization = model::Quantization::kInt4WeightOnly128},
+                    Setup{.name = "experts", .experts = true},
+                    Setup{.name = "experts_w8a8_int8",
+                          .quantization = model::Quantization::kW8A8Int8,
+                          .experts = true}),
+    [](const auto& row) { return std::string(row.param.name); });
 
 TEST(SteadyStepCounters, SeeWhatTheyCount) {
   const int allocations_before = allocations;
