@@ -3,6 +3,7 @@
 //
 //   parse_300_flags   300 different flags on one command line, unbuilt ones refused by name
 //   parse_300_keys    the same 300 in a config file
+//   parse_16000_urls  a flag with so many values: quadratic growth would take minutes
 //   parse_typical     the flags of a common start
 //   help, help_all    the text of --help and --help-all, as a library call
 //   help_process      prefill-server --help as a process, start to end (when it is built)
@@ -118,6 +119,10 @@ int main(int /*argc*/, char** argv) {
     parse_words(Program::kPrefill, {"--config", file.string()});
   });
   std::filesystem::remove(file);
+  std::vector<std::string> urls = {"--worker-urls"};
+  for (int i = 1; i <= 16000; ++i)
+    urls.push_back("http://host:" + std::to_string(i));
+  report("parse_16000_urls", 20, [&urls] { parse_words(Program::kRouter, urls); });
   report("parse_typical", 500, [] {
     parse_words(Program::kPrefill,
                 {"--model-path",

@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <limits>
 #include <random>
 #include <string>
@@ -384,15 +383,12 @@ TEST(CommandLine, RandomWordsNeverCrash) {
   }
 }
 
-TEST(CommandLine, ReadingManyArgumentsIsQuick) {
-  // Generous against the aim of 2 ms: the test guards against quadratic growth, not against a slow
-  // machine.
+TEST(CommandLine, TakesManyValues) {
+  // What it takes to read them is args_bench's: parse_16000_urls.
   std::vector<std::string> urls = {"--worker-urls"};
   for (int i = 0; i < 16000; ++i)
     urls.push_back("http://host:" + std::to_string(i % 60000 + 1));
-  const auto start = std::chrono::steady_clock::now();
   EXPECT_TRUE(runs(run(kR, urls)));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 }  // namespace
