@@ -35,6 +35,10 @@ bool consecutive(std::span<const std::int32_t> rows) {
              rows, [](std::int32_t a, std::int32_t b) { return b != a + 1; }) == rows.end();
 }
 
+/// Rows that go through a dense MLP together: what one product leaves for the next is still in
+/// caches then. The same for norm, QKV and attention gained nothing.
+constexpr std::size_t kMlpRows = 512;
+
 /// Packed rows lie in what they would take as f32, if that is as long at least; else null.
 std::byte* packed_within(FloatBuffer& rows, std::size_t floats, std::size_t packed_bytes) {
   if (packed_bytes == 0 || packed_bytes > floats * sizeof(float)) return nullptr;
@@ -164,9 +168,12 @@ std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuff
       rows, tokens * weight.k(), backend_->packed_rows_bytes(tokens, weight.k(), weight.format()));
 }
 
-/// normed = norm(hidden). Returns where it lies packed for the product `next`; null: it is f32, as
+/// normed = norm(x). Returns where it lies packed for the product `next`; null: it is f32, as
 /// always without `next`.
-std::byte* Model::norm_hidden(const float* weight, const Linear* next, std::size_t tokens) {
+std::byte* Model::norm_rows(const float* x,
+                            const float* weight,
+                            const Linear* next,
+                            std::size_t tokens) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   std::byte* packed = nullptr;
   kernels::WeightFormat format = kernels::DType::kBf16;
@@ -176,7 +183,7 @@ std::byte* Model::norm_hidden(const float* weight, const Linear* next, std::size
                            tokens * hidden,
                            backend_->packed_whole_rows_bytes(tokens, hidden, format));
   }
-  backend_->rms_norm({.x = workspace_.hidden.data(),
+  backend_->rms_norm({.x = x,
                       .weight = weight,
                       .y = workspace_.normed.data(),
                       .y_packed = packed,
@@ -213,7 +220,8 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   float* key = query + heads * head_dim;
   float* value = key + kv_heads * head_dim;
 
-  const std::byte* normed = norm_hidden(weights.input_norm.data(), &weights.qkv, tokens);
+  const std::byte* normed =
+      norm_rows(workspace_.hidden.data(), weights.input_norm.data(), &weights.qkv, tokens);
   linear(weights.qkv,
          {.x = workspace_.normed.data(), .x_packed = normed, .y = query, .tokens = tokens});
 
@@ -260,33 +268,41 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
 /// hidden += MLP(norm(hidden)), dense or of experts
 void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   LayerWeights& weights = weights_.layers[layer];
-  const bool dense = weights.experts.router == nullptr;
-  const std::byte* normed = norm_hidden(
-      weights.post_attention_norm.data(), dense ? &weights.gate_up : nullptr, token_count);
-  if (dense) {
-    dense_mlp(weights, token_count, normed);
-  } else {
+  float* hidden = workspace_.hidden.data();
+  if (weights.experts.router != nullptr) {
+    norm_rows(hidden, weights.post_attention_norm.data(), nullptr, token_count);
     experts(weights.experts, token_count);
+    return;
+  }
+  // Weights that are packed for each product, for all rows at once.
+  const bool late = !weights.gate_up.late.empty() || !weights.down.late.empty();
+  const std::size_t slices = late ? 1 : (token_count + kMlpRows / 2) / kMlpRows;
+  // Even ones, of whole blocks of products.
+  constexpr std::size_t kStep = 32;
+  const std::size_t even = (token_count + slices - 1) / std::max<std::size_t>(slices, 1);
+  const std::size_t rows = slices <= 1 ? token_count : (even + kStep - 1) / kStep * kStep;
+  for (std::size_t begin = 0; begin < token_count; begin += rows) {
+    dense_mlp(weights,
+              hidden + begin * static_cast<std::size_t>(config_.hidden_size),
+              std::min(rows, token_count - begin));
   }
 }
 
-/// hidden += down(silu(gate) * up)
-void Model::dense_mlp(LayerWeights& weights, std::size_t token_count, const std::byte* normed) {
+/// rows += down(silu(gate) * up) of norm(rows)
+void Model::dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count) {
+  const std::byte* normed =
+      norm_rows(rows, weights.post_attention_norm.data(), &weights.gate_up, row_count);
   float* inner = workspace_.inner.data();
   std::byte* packed =
-      normed == nullptr ? nullptr : packed_rows(weights.down, token_count, workspace_.inner);
+      normed == nullptr ? nullptr : packed_rows(weights.down, row_count, workspace_.inner);
   gated_linear(weights.gate_up,
                {.x = workspace_.normed.data(),
                 .x_packed = normed,
                 .y = inner,
                 .y_packed = packed,
-                .tokens = token_count});
+                .tokens = row_count});
   linear(weights.down,
-         {.x = inner,
-          .x_packed = packed,
-          .y = workspace_.hidden.data(),
-          .tokens = token_count,
-          .accumulate = true});
+         {.x = inner, .x_packed = packed, .y = rows, .tokens = row_count, .accumulate = true});
 }
 
 /// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)

@@ -143,8 +143,8 @@ class Model {
   void attention_block(const ForwardBatch& batch, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
   std::byte* packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const;
-  std::byte* norm_hidden(const float* weight, const Linear* next, std::size_t tokens);
-  void dense_mlp(LayerWeights& weights, std::size_t token_count, const std::byte* normed);
+  std::byte* norm_rows(const float* x, const float* weight, const Linear* next, std::size_t tokens);
+  void dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count);
   void experts(const ExpertWeights& weights, std::size_t token_count);
   void run_head(std::span<const std::int32_t> rows, ForwardOutput& output);
   void capture(const ForwardBatch& batch, std::size_t index);

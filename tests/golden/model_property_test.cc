@@ -108,17 +108,18 @@ std::unique_ptr<model::Model> dummy(const ConfigFolder& folder,
                                     kernels::Family family,
                                     model::DTypeChoice dtype,
                                     kernels::ThreadPool& pool,
-                                    model::Quantization quantization = {}) {
+                                    model::Quantization quantization = {},
+                                    const model::PassLimits& limits = {.token_count_max = 256,
+                                                                       .logit_row_count_max = 16,
+                                                                       .sequence_count_max = 32,
+                                                                       .context_length = 0}) {
   auto loaded = model::Model::load({.folder = folder.path(),
                                     .dtype = dtype,
                                     .quantization = quantization,
                                     .override_json = "",
                                     .backend = kernels::select(family, nullptr),
                                     .pool = &pool,
-                                    .limits = {.token_count_max = 256,
-                                               .logit_row_count_max = 16,
-                                               .sequence_count_max = 32,
-                                               .context_length = 0},
+                                    .limits = limits,
                                     .dummy_weights = true,
                                     .dummy_seed = 5});
   TANDEM_CHECK(loaded.ok(), loaded.status().message());
@@ -220,6 +221,45 @@ TEST(ModelProperty, QuantizedBitsDoNotDependOnThemEither) {
       for (const kernels::Family family : kernels::available_families()) {
         check_same_bits(config, family, model::DTypeChoice::kBf16, run++, quantization);
         if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+/// Of so many rows an MLP takes some at a time, and what they leave may be whole or end anywhere.
+TEST(ModelProperty, ManyRowsAtOnceHaveTheBitsOfFew) {
+  const ConfigFolder folder(R"({"architectures":["LlamaForCausalLM"],"vocab_size":96,
+    "hidden_size":64,"intermediate_size":96,"num_hidden_layers":2,"num_attention_heads":4,
+    "num_key_value_heads":2,"head_dim":16,"max_position_embeddings":2048})");
+  kernels::ThreadPool pool(2);
+  Random random(31);
+  for (const kernels::Family family : kernels::available_families()) {
+    if (family == kernels::Family::kReference) continue;  // takes any rows alone, and is slow
+    for (const auto quantization : {model::Quantization::kNone, model::Quantization::kW8A8Int8}) {
+      SCOPED_TRACE(kernels::family_name(family));
+      const auto model = dummy(folder,
+                               family,
+                               model::DTypeChoice::kBf16,
+                               pool,
+                               quantization,
+                               {.token_count_max = 1600,
+                                .logit_row_count_max = 1600,
+                                .sequence_count_max = 2,
+                                .context_length = 0});
+      ModelRunner runner(*model, {.page_size = 16, .page_count = 256});
+      for (const std::size_t count : {767U, 768U, 1023U, 1100U, 1536U}) {
+        const auto tokens = random_tokens(random, count);
+        Track whole = runner.start(tokens, count);
+        Track parts = runner.start(tokens, count);
+        ASSERT_TRUE(runner.run(whole, 0).ok());
+        ASSERT_TRUE(runner.run(parts, 250).ok());
+        EXPECT_EQ(
+            std::memcmp(
+                whole.logits.data(), parts.logits.data(), whole.logits.size() * sizeof(float)),
+            0)
+            << count << " tokens";
+        runner.finish(whole);
+        runner.finish(parts);
       }
     }
   }
