@@ -2,9 +2,10 @@
 //
 //   tokenizer_bench [--model FOLDER] [--corpus FILE] [--mib 4] [--reps 5]
 //
-// Without --corpus the text is the project's own documents and sources, over and over. One JSON
-// line per figure, the best of --reps. `ids_hash` lets a peer that encodes the same chunks be
-// compared.
+// Without --corpus the text is the project's own documents and sources, over and over: --mib times
+// 2^20 characters of it, in chunks of characters, as Python's slices count them, so that peers can
+// encode the same ones (`tokens` and `ids_hash` tell). One JSON line per figure, the median of
+// --reps.
 #include "common/token/tokenizer.h"
 
 #include "common/token/detokenizer.h"
@@ -55,28 +56,39 @@ std::string own_text() {
   return text;
 }
 
-std::vector<std::string_view> chunks_of(std::string_view text, std::size_t size) {
+/// Bytes of the first `characters` of UTF-8 text, or of all of it.
+std::size_t bytes_of(std::string_view text, std::size_t characters) {
+  std::size_t end = 0;
+  for (; end < text.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(text[end]) & 0xC0U) != 0x80U;
+    if (begins && characters-- == 0) break;
+  }
+  return end;
+}
+
+std::vector<std::string_view> chunks_of(std::string_view text, std::size_t characters) {
   std::vector<std::string_view> chunks;
   while (!text.empty()) {
-    std::size_t cut = std::min(size, text.size());
-    while (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U)
-      ++cut;
-    chunks.push_back(text.substr(0, cut));
-    text.remove_prefix(cut);
+    const std::size_t size = bytes_of(text, characters);
+    chunks.push_back(text.substr(0, size));
+    text.remove_prefix(size);
   }
   return chunks;
 }
 
+/// The upper one of the two in the middle where `reps` is even.
 template <class Work>
-double best_seconds(int reps, Work work) {
-  double best = 1e9;
+double median_seconds(int reps, Work work) {
+  std::vector<double> seconds;
   for (int i = 0; i < reps; ++i) {
     const auto began = std::chrono::steady_clock::now();
     work();
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   }
-  return best;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
 }
 
 void print(const std::string& row,
@@ -110,13 +122,13 @@ void measure(const Options& options,
              std::string_view text) {
   struct Size {
     const char* name;
-    std::size_t bytes;
+    std::size_t characters;
   };
 
   for (const Size& size : {Size{"2kB", 2000}, Size{"100kB", 100'000}}) {
-    const auto chunks = chunks_of(text, size.bytes);
+    const auto chunks = chunks_of(text, size.characters);
     std::vector<Ids> ids(chunks.size());
-    const double encode = best_seconds(options.reps, [&] {
+    const double encode = median_seconds(options.reps, [&] {
       for (std::size_t i = 0; i < chunks.size(); ++i)
         ids[i] = tokenizer->encode(chunks[i], false);
     });
@@ -126,14 +138,14 @@ void measure(const Options& options,
     const double megabytes = static_cast<double>(text.size()) * 1e-6;
     print(fmt::format("encode_{}", size.name), megabytes / encode, "MB/s", count, hash_of(ids));
     std::size_t bytes = 0;
-    const double decode = best_seconds(options.reps, [&] {
+    const double decode = median_seconds(options.reps, [&] {
       for (const Ids& each : ids)
         bytes += tokenizer->decode(each, false).size();
     });
     print(fmt::format("decode_{}", size.name), megabytes / decode, "MB/s", count, bytes);
-    if (size.bytes > 2000) continue;
+    if (size.characters > 2000) continue;
     std::string out;
-    const double stream = best_seconds(options.reps, [&] {
+    const double stream = median_seconds(options.reps, [&] {
       IncrementalDetokenizer detokenizer(tokenizer);
       for (const Ids& each : ids) {
         for (const std::int32_t id : each) {
@@ -165,9 +177,10 @@ int main(int argc, char** argv) {
   }
   const std::string source = options.corpus.empty() ? own_text() : read_file(options.corpus);
   std::string text;
-  while (!source.empty() && text.size() < options.mib << 20U)
+  const std::size_t characters = options.mib << 20U;
+  while (!source.empty() && bytes_of(text, characters) == text.size())
     text += source;
-  text.resize(std::min(text.size(), options.mib << 20U));
+  text.resize(bytes_of(text, characters));
   measure(options, *tokenizer, text);
   return 0;
 }
