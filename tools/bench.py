@@ -5,24 +5,22 @@
 
 NAME runs only the programs whose name contains it. A figure stands beside its limit or target, from the same run.
 --peers compares ours with the best known programs of each kind (tools/peers), which it installs and builds under
-TANDEM_BENCH_DIR (.cache/bench) with the scripts of ../shared/bench (or TANDEM_SHARED_DIR); what cannot be had is told as
-skipped. NAME is then a part ("engine") or a part and the beginning of a row ("engine bf16 decode"). Ours and the peers
-take turns --rounds times on the same two cores. --resume keeps the parts that the output file has already.
+TANDEM_BENCH_DIR (.cache/bench) with the scripts of ../shared/bench (or TANDEM_SHARED_DIR); where a peer cannot be had ours
+is measured all the same. NAME is then a part ("engine") or a part and the beginning of a row ("engine bf16 decode"). Ours
+and the peers take turns --rounds times on the same two cores. --resume keeps the parts that the output file has already
+from the same code, CPUs and rounds.
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
-import platform
-import re
 import signal
-import subprocess
 import sys
 import time
+import traceback
 
-from peers import engine, pd, router, server, tokenizer, transfer
-from peers.common import LESS, Context, Skip, exclusive, run_lines
+from peers import engine, machine, pd, router, server, setup, tokenizer, transfer
+from peers.common import LESS, Context, Skip, exclusive, run_lines, spoiled
 from peers.common import table as comparison
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -33,20 +31,6 @@ NOT_RUN = {"serve"}
 # What else a program is started with, after the run without arguments.
 MORE_RUNS = {"engine_bench": [["--model", ROOT / "bench" / "models" / "moe-0.7b", "--dummy", "--quantization", "int8wo",
                                "--quantization", "w8a8_int8", "--context", "128", "--streams", "1"]]}
-FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")
-
-
-def machine():
-    """What the figures were taken on."""
-    cpu = pathlib.Path("/proc/cpuinfo").read_text()
-    field = lambda name: (re.search(rf"^{name}\s*:\s*(.*)$", cpu, re.M) or [None, "unknown"])[1]
-    memory = re.search(r"MemTotal:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text())
-    flags = set(field("flags").split())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return {"cpu": field("model name"), "threads": os.cpu_count(), "flags": [f for f in FLAGS if f in flags],
-            "memory_gib": round(int(memory[1]) / 2**20, 1), "kernel": platform.release(),
-            "load_average": round(os.getloadavg()[0], 2), "commit": commit.stdout.strip() or "unknown",
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
 
 
 def normalized(row):
@@ -54,7 +38,7 @@ def normalized(row):
     if "row" in row and "value" in row:
         keys = [str(row[k]) for k in ("policy", "connections") if row.get(k) not in (None, "", 0)]
         name = " ".join([row["bench"], row["row"], *keys])
-        unit, value, target = row.get("unit", ""), row["value"], row.get("target")
+        unit, value, target = row.get("unit", ""), None if spoiled(row) else row["value"], row.get("target")
         share = None
         if target and value:
             share = target / value if unit in LESS else value / target
@@ -77,9 +61,13 @@ def table(figures):
         print(f"{name:<{width}} {number(value):>14} {unit:<12} {number(limit):>14} {ratio:>7}")
 
 
-# Parts of the comparison, in order, and the program of ours that each of them runs itself.
+# Parts of the comparison, in order, and the programs of ours that each of them needs.
 PARTS = {"engine": engine, "server": server, "pd": pd, "router": router, "tokenizer": tokenizer, "transfer": transfer}
-RUN_BY_PART = {"router_bench", "tokenizer_bench", "transfer_bench"}
+PROGRAMS = {"engine": ["engine_bench"], "server": ["serve", "../bin/prefill-server"],
+            "pd": ["serve", "../bin/prefill-server", "../bin/decode-server", "../bin/router"], "router": ["router_bench"],
+            "tokenizer": ["tokenizer_bench"], "transfer": ["transfer_bench"]}
+# Programs whose own rows a part shows. Not without ../shared, where the parts have fewer rows.
+RUN_BY_PART = {"router_bench", "tokenizer_bench", "transfer_bench"} if SHARED.exists() else set()
 
 
 def wanted_parts(name):
@@ -90,28 +78,43 @@ def wanted_parts(name):
     return found or {part: name for part in PARTS if name.startswith(part + " ")}
 
 
+def measure_part(part, ctx):
+    """What keeps a part from being measured is told in its rows; a fault of its code must not take others' figures."""
+    try:
+        for program in PROGRAMS[part]:
+            if not (ctx.build / program).exists():
+                raise Skip(f"{program} is not built")
+        PARTS[part].measure(ctx)
+        if not ctx.rows:
+            ctx.skip(ctx.only or part, "there is no such row")
+    except Skip as why:
+        ctx.skip(part, str(why))
+    except Exception as fault:  # pylint: disable=broad-except
+        traceback.print_exc()
+        ctx.row(part, None, "", error=f"{type(fault).__name__}: {fault}")
+
+
 def compare(parts, args, report, output):
     """Runs the parts one after the other; what is done is in the output file, so that --resume goes on from there."""
     lock = None
     for part, only in parts.items():
+        ctx = Context(args.build, WORK, SHARED, rounds=args.rounds, only=only)
         done = report["parts"].get(part)
         if args.resume and done is not None and done.get("only") == only:
             print(f"bench: {part}: done before", file=sys.stderr)
-            continue
-        print(f"bench: {part} beside its peers", file=sys.stderr)
-        ctx = Context(args.build, WORK, SHARED, rounds=args.rounds, only=only)
-        begin = time.monotonic()
-        try:
-            if not SHARED.exists():
-                raise Skip("../shared/bench is not here")
-            lock = lock or exclusive(WORK)
-            PARTS[part].measure(ctx)
-            if not ctx.rows:
-                ctx.skip(only or part, "there is no such row")
-        except Skip as why:
-            ctx.skip(part, str(why))
-        report["parts"][part] = {"only": only, "seconds": round(time.monotonic() - begin, 1), "rows": ctx.rows,
-                                 "details": ctx.details}
+        else:
+            print(f"bench: {part} beside its peers", file=sys.stderr)
+            begin = time.monotonic()
+            try:
+                lock = lock or exclusive(WORK)
+            except Skip as why:
+                ctx.skip(part, str(why))
+            else:
+                measure_part(part, ctx)
+            report["parts"][part] = {"only": only, "seconds": round(time.monotonic() - begin, 1), "rows": ctx.rows,
+                                     "details": ctx.details}
+        report["peers"] = setup.versions(ctx)
+        report["failed"] |= {row["row"]: row["error"] for row in report["parts"][part]["rows"] if row.get("error")}
         write(report, output)
 
 
@@ -145,12 +148,12 @@ def write(report, output):
 
 
 def resumed(output, report):
-    """The parts of an earlier report of the same machine and commit."""
+    """The parts of an earlier report of the same machine, CPUs, code and rounds."""
+    same = lambda of: [of["rounds"]] + [of["machine"].get(key) for key in ("cpu", "threads", "cpus", "commit", "changes")]
     try:
         before = json.loads(output.read_text())
-        same = all(before["machine"][key] == report["machine"][key] for key in ("cpu", "threads", "commit"))
-        return before.get("parts", {}) if same else {}
-    except (OSError, ValueError, KeyError):
+        return before["parts"] if same(before) == same(report) and report["machine"]["commit"] != "unknown" else {}
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
@@ -164,6 +167,7 @@ def run_own(programs, report):
             report["rows"] += rows
             for row in rows:
                 figures += normalized(row)
+                why = why or spoiled(row)
             if why:
                 report["failed"][program.name] = why
                 print(f"bench: {program.name}: {why}", file=sys.stderr)
@@ -184,13 +188,13 @@ def main():
     parts = wanted_parts(name) if args.peers else {}
     programs = [p for p in sorted(args.build.iterdir()) if p.is_file() and os.access(p, os.X_OK) and p.name not in NOT_RUN
                 and name in p.name and not (parts and p.name in RUN_BY_PART)] if args.build.is_dir() else []
-    if parts and name:
+    if parts and name and SHARED.exists():
         # Rows that were asked for by name: the program's own rows would only take time.
         programs = []
     if not programs and not parts:
         print(f"bench: no benchmark matches '{name}'", file=sys.stderr)
         return 2
-    report = {"machine": machine(), "rows": [], "parts": {}, "failed": {}}
+    report = {"machine": machine.facts(ROOT), "rounds": args.rounds, "peers": {}, "rows": [], "parts": {}, "failed": {}}
     if args.resume:
         report["parts"] = resumed(output, report)
     compare(parts, args, report, output)

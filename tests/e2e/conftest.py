@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import urllib.error
 import urllib.request
 
@@ -320,3 +321,19 @@ def generate(url, timeout=60, **body):
 
 def greedy(max_new_tokens, **more):
     return {"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": True, **more}
+
+
+@pytest.fixture(name="peers")
+def peers_(monkeypatch):
+    """The modules of the comparison with the best known programs, and a context of so many rounds on two CPUs, with
+    one more for clients, in which nothing is installed."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    names = ("common", "engine", "machine", "pd", "router", "server", "setup", "tokenizer", "transfer")
+    made = types.SimpleNamespace(**{name: importlib.import_module(f"peers.{name}") for name in names})
+    monkeypatch.setattr(made.setup, "venv", lambda *_: pathlib.Path("/venv/bin/python"))
+    monkeypatch.setattr(made.setup, "debian", lambda program, _: program)
+    monkeypatch.setattr(made.setup, "script", lambda ctx, name: ctx.shared / name)
+    here, places = pathlib.Path("/nowhere"), made.machine.Places([0, 2], [4], "two cores of node 0")
+    made.context = lambda rounds, only="": made.common.Context(here, here, here, rounds=rounds, only=only, places=places)
+    return made

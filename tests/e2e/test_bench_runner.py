@@ -1,10 +1,8 @@
 """./dev bench: the table, the JSON and what is said of peers that are not here."""
 import importlib
 import json
-import pathlib
 import subprocess
 import sys
-import types
 
 import pytest
 from conftest import ROOT, SLOW
@@ -20,20 +18,27 @@ echo '{"bench":"linear","family":"f","dtype":"bf16","shape":"s","gb_s":9.0,"limi
 def bench(tmp_path, *words, shared="none"):
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "bench.py"), "--build", str(tmp_path / "bench"), *words],
                           capture_output=True, text=True, timeout=60 * SLOW,
-                          env={"PATH": "/usr/bin:/bin", "TANDEM_SHARED_DIR": str(tmp_path / shared)})
+                          env={"PATH": "/usr/bin:/bin", "TANDEM_SHARED_DIR": str(tmp_path / shared),
+                               "TANDEM_BENCH_DIR": str(tmp_path / "work")})
     return done
 
 
-def test_ratios_failures_and_skipped_peers(tmp_path):
-    folder = tmp_path / "bench"
-    folder.mkdir()
-    for name, text in (("x_bench", PROGRAM), ("y_bench", "#!/bin/sh\necho broken >&2\nexit 3\n"), ("serve", "#!/bin/sh\nexit 1\n")):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+def program(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def test_ratios_and_failures(tmp_path):
+    for name, text in (("x_bench", PROGRAM), ("y_bench", "#!/bin/sh\necho broken >&2\nexit 3\n"),
+                       ("serve", "#!/bin/sh\nexit 1\n")):
+        program(tmp_path / "bench", name, text)
     done = bench(tmp_path, "x_")
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "bench.json").read_text())
-    assert {key for key in report["machine"]} >= {"cpu", "threads", "flags", "kernel", "commit"}
+    assert report["machine"].keys() >= {"cpu", "threads", "flags", "kernel", "commit", "cpus", "cpus_are", "client_cpus",
+                                        "caches", "transparent_hugepage", "hypervisor"}
+    assert report["rounds"] == 2 and report["peers"] == {}
     ratios = {row["figure"]: row["ratio"] for row in report["ratios"]}
     # Of microseconds less is better, of a rate more.
     assert ratios == {"x cost p 8": 0.5, "x rate": 1.5, "linear f bf16 s": 0.9}
@@ -44,25 +49,54 @@ def test_ratios_failures_and_skipped_peers(tmp_path):
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["failed"] == {"y_bench": "broken"}
     rows = [row for part in report["parts"].values() for row in part["rows"]]
-    assert {row["row"] for row in rows} >= {"engine", "server", "pd", "router", "tokenizer", "transfer"}
-    assert all(row["skipped"] == "../shared/bench is not here" for row in rows)
-    assert "engine" in done.stdout and "skipped: ../shared/bench is not here" in done.stdout
+    assert [row["row"] for row in rows] == ["engine", "server", "pd", "router", "tokenizer", "transfer"]
+    assert all(row["skipped"].endswith("is not built") for row in rows)
+    assert "engine" in done.stdout and "skipped: engine_bench is not built" in done.stdout
 
     assert bench(tmp_path, "nothing-like-it").returncode == 2
 
 
-@pytest.fixture(name="peers")
-def peers_(monkeypatch):
-    """The modules of the comparison, and a context of so many rounds in which nothing is installed."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    modules = {name: importlib.import_module(f"peers.{name}") for name in ("common", "engine", "router", "setup", "transfer")}
-    monkeypatch.setattr(modules["setup"], "venv", lambda *_: pathlib.Path("/venv/bin/python"))
-    monkeypatch.setattr(modules["setup"], "debian", lambda program, _: program)
-    here = pathlib.Path("/nowhere")
-    made = types.SimpleNamespace(**modules)
-    made.context = lambda rounds, only="": made.common.Context(here, here, here, rounds=rounds, only=only)
-    return made
+def test_a_figure_with_failed_requests_in_it_is_none(tmp_path):
+    program(tmp_path / "bench", "x_bench", """#!/bin/sh
+echo '{"bench":"x","row":"cost","value":20,"unit":"us","target":40,"errors":3}'
+echo '{"bench":"x","row":"none","value":null,"unit":"us","target":40,"error":"events are missing"}'
+echo '{"bench":"x","row":"rate","value":300,"unit":"MB/s","target":200,"errors":0}'
+""")
+    done = bench(tmp_path)
+    assert done.returncode == 1 and "x_bench: 3 requests failed" in done.stderr
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["failed"] == {"x_bench": "3 requests failed"}
+    assert [row["figure"] for row in report["ratios"]] == ["x rate"]
+    assert "20.000" not in done.stdout
+
+
+def test_without_shared_ours_is_measured_and_every_program_runs(tmp_path):
+    program(tmp_path / "bench", "tokenizer_bench", """#!/bin/sh
+echo '{"bench":"tokenizer","row":"encode_2kB","value":30,"unit":"MB/s","tokens":1}'
+""")
+    done = bench(tmp_path, "tokenizer", "--peers", "--rounds", "1")
+    report = json.loads((tmp_path / "bench.json").read_text())
+    rows = {row["row"]: row for row in report["parts"]["tokenizer"]["rows"]}
+    row = rows["tokenizer demo vocabulary encode_2kB / tiktoken"]
+    assert (row["value"], row["met"], row["why_unjudged"]) == (30, None, "tiktoken is missing")
+    assert "f_tokenizer.py of ../shared/bench is not here" in row["note"]
+    # As without --peers.
+    assert [line["row"] for line in report["rows"]] == ["encode_2kB"]
+    # A figure that is not there is a failure of ours, whoever is missing beside it.
+    assert done.returncode == 1 and report["failed"].keys() >= {"tokenizer demo vocabulary stream_decode / tiktoken"}
+
+
+def test_bench_sets_up_what_building_needs(tmp_path):
+    """On a fresh machine `./dev bench` is the first command."""
+    (tmp_path / "dev").write_text((ROOT / "dev").read_text())
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "install_deps.sh").write_text('echo "setup $*" >>log\n')
+    (tmp_path / "tools" / "bench.py").write_text('print("bench", file=open("log", "a"))\n')
+    program(tmp_path / "bin", "cmake", '#!/bin/sh\necho build >>log\n')
+    subprocess.run(["bash", str(tmp_path / "dev"), "bench"], check=True, timeout=60,
+                   env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == "setup --group build --no-python" and lines[-1] == "bench" and "build" in lines[1:-1]
 
 
 def printed(peers, ctx, capsys):
@@ -76,21 +110,32 @@ def printed(peers, ctx, capsys):
 
 def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
     ctx = peers.context(1)
-    for name, share, ratio in (("row-a", 0.95, 1.6), ("row-b", 0.8, 1.6), ("row-c", 0.95, 1.4), ("row-d", 0.8, 1.4),
-                               ("row-e", 0.95, None), ("row-f", 0.8, None)):
-        ctx.row(name, 100, "tokens/s", limit=100 / share, limit_want=0.9, peer="p", peer_value=ratio and 100 / ratio, want=1.5)
-    ctx.row("row-g", 2.0, "us/token", target=1.5)
-    ctx.row("row-h", 100, "tokens/s", peer="p", want=1.5)
-    ctx.row("row-i", 100, "tokens/s")
+    for name, share, ratio, missing in (
+            ("row-a", 0.95, 1.6, ()), ("row-b", 0.8, 1.6, ()), ("row-c", 0.95, 1.4, ()), ("row-d", 0.8, 1.4, ()),
+            ("row-e", 0.95, None, ["p"]), ("row-f", 0.8, None, ["p"]), ("row-g", 0.95, 1.6, ["q", "r"])):
+        ctx.row(name, 100, "tokens/s", limit=100 / share, limit_want=0.9, peer="p", peer_value=ratio and 100 / ratio, want=1.5,
+                missing=missing)
+    ctx.row("row-h", 2.0, "us/token", target=1.5)
+    ctx.row("row-i", 100, "tokens/s", peer="p", want=1.5, missing=["p"])
+    ctx.row("row-j", 100, "tokens/s", missing=["p"])
+    ctx.row("row-k", 100, "tokens/s", limit=50, limit_want=0.9, peer="p", peer_value=900, want=1.5, unfair="one processor")
+    ctx.row("row-l", 1.0, "us/token", limit=9.0, peer="p", peer_value=9.0, want=1.5, target=1.5, error="3 requests failed")
+    ctx.row("row-m", 100, "tokens/s", unfair="one processor")
     lines = printed(peers, ctx, capsys)
     for name, mark, met in (("row-a", "met", True), ("row-b", "MISSED share", False), ("row-c", "MISSED ratio", False),
-                            ("row-d", "MISSED both", False), ("row-e", "share met, ratio not judged", None),
-                            ("row-f", "MISSED share", False), ("row-g", "MISSED target", False),
-                            ("row-h", "ratio not judged", None), ("row-i", "", None)):
+                            ("row-d", "MISSED both", False), ("row-e", "share met, ratio not judged (p is missing)", None),
+                            ("row-f", "MISSED share, ratio not judged (p is missing)", False),
+                            ("row-g", "share met, ratio not judged (q and r are missing)", None),
+                            ("row-h", "MISSED target", False), ("row-i", "ratio not judged (p is missing)", None),
+                            ("row-j", "", None), ("row-k", "share and ratio not judged (one processor)", None),
+                            ("row-l", "no figure, not judged (3 requests failed)", None), ("row-m", " not judged (one processor)", None)):
         made = next(row for row in ctx.rows if row["row"] == name)
         assert made["met"] is met, name
         assert lines[name][0].rstrip().endswith(mark), lines[name]
-    assert "met" not in lines["row-h"][0] and "judged" not in lines["row-i"][0]
+    assert "met" not in lines["row-i"][0] and "judged" not in lines["row-j"][0]
+    by_name = {row["row"]: row for row in ctx.rows}
+    assert by_name["row-g"]["ratio"] == pytest.approx(1.6), "is shown all the same"
+    assert by_name["row-l"]["value"] is by_name["row-l"]["ratio"] is by_name["row-l"]["share_of_limit"] is None
 
 
 def test_all_ratios_are_in_one_list(peers):
@@ -121,11 +166,12 @@ def test_engine_rows_show_the_ops_of_the_fastest_step(peers, monkeypatch, capsys
              engine_lines(16, 0.6, {"attention": 15})]
     monkeypatch.setattr(peers.engine, "must", lambda *_, **__: steps.pop(0))
     ctx = peers.context(3)
-    ours = peers.engine.Ours(ctx, "folder", "none")
+    ours = peers.engine.Ours(ctx, peers.setup.Weights("folder"), "none")
     ours.steps, ours.limit = [(0.1, [])], [9.9]  # of a row that has failed
-    peers.engine.compare(ctx, "engine row", "decode:128:1", ours, [], 0.7, None, "a remark")
+    row = peers.engine.Contestant("engine row", ours, {"decode:128:1": (0.7, None)})
+    peers.engine.compare(ctx, "decode:128:1", [row], peers.engine.Peers([], {}), "a remark")
     assert ctx.rows[0]["share_of_limit"] == 0.625 and ctx.rows[0]["missed"] == ["share"]
-    line, below = printed(peers, ctx, capsys)["engine row"]
+    line, below = printed(peers, ctx, capsys)["engine row decode 1 stream, context 128"]
     assert line.endswith("(a remark)")
     assert below == ("    gated linear 6144x1024 4.000 ms, 40 % of the step at 50 % of its bound; b 3.500 ms, 35 % at 50 %; "
                      "a 1.000 ms, 10 % at 50 %; c 0.500 ms, 5 % at 50 %; d 0.400 ms, 4 % at 50 %")
@@ -252,7 +298,7 @@ def test_transfer_and_ucx_take_turns(peers, monkeypatch):
 
     monkeypatch.setattr(peers.transfer, "ours", ours)
     monkeypatch.setattr(peers.transfer, "perftest", perftest)
-    monkeypatch.setattr(peers.setup, "ucx_perftest", lambda _: {"UCX": (["ucx_perftest"], {})})
+    monkeypatch.setattr(peers.setup, "ucx_perftest", lambda _: ({"UCX": (["ucx_perftest"], {})}, {}))
     ctx = peers.context(3)
     peers.transfer.compare(ctx, "transfer x", peers.transfer.Net("x", ("tcp", ("tcp",))), 1 << 20, 64, False, 2.5)
     kinds = ["tag_bw", "ucp_am_bw"]

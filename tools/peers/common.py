@@ -14,12 +14,18 @@ import sys
 import tempfile
 import time
 
+from peers.machine import Places, places
+
 # Units of which less is better.
 LESS = {"us", "ms", "s", "MiB", "us/token"}
 
 
 class Skip(Exception):
     """Why a peer, or a row, is not measured."""
+
+
+class NotHere(Skip):
+    """Why a peer has no part in a row on this machine: nobody misses it there."""
 
 
 @dataclasses.dataclass
@@ -32,6 +38,7 @@ class Context:
     rows: list = dataclasses.field(default_factory=list)      # of the table, see row()
     details: list = dataclasses.field(default_factory=list)   # whatever programs printed
     only: str = ""          # rows whose name does not contain it are left out
+    places: Places = dataclasses.field(default_factory=places)
 
     @property
     def bin(self):
@@ -39,22 +46,22 @@ class Context:
 
     @property
     def cpus(self):
-        """The two cores that ours and the peers run on."""
-        return sorted(os.sched_getaffinity(0))[:2]
-
-    @property
-    def mask(self):
-        return ",".join(map(str, self.cpus))
+        """What ours and the peers run on."""
+        return self.places.cpus
 
     def wants(self, name):
         return self.only in name
 
     def row(self, name, value, unit, *, limit=None, limit_want=None, peer=None, peer_value=None, want=None, ratio=None,
-            share=None, target=None, note=None, ops=()):
+            share=None, target=None, note=None, ops=(), missing=(), unfair=None, error=None):
         """One row: our figure; the limit and the share of it that is wanted; the peer and the ratio that is wanted, or
         a target of its own; what our fastest step went to. A ratio above 1 says that ours is better, whatever the unit.
+        `missing` names peers that the row is beside and that gave no figure: then its ratio is shown, not judged.
+        `unfair` says why nothing of the row can be judged on this machine, `error` why ours has no figure.
         `missed` names what is below what is wanted, `unjudged` what could not be compared; `met` needs both empty."""
         less = unit in LESS
+        if error:
+            value = limit = ratio = share = None
         if share is None and limit and value:
             share = limit / value if less else value / limit
         if ratio is None and peer_value and value:
@@ -63,28 +70,37 @@ class Context:
         if limit_want is not None:
             judged["share"] = None if share is None else share >= limit_want
         if want is not None:
-            judged["ratio"] = None if ratio is None else ratio >= want
+            judged["ratio"] = None if ratio is None or missing else ratio >= want
         if target is not None:
-            judged["target"] = value <= target if less else value >= target
+            judged["target"] = None if value is None else value <= target if less else value >= target
+        if unfair:
+            judged = dict.fromkeys(judged)
         missed = [what for what, good in judged.items() if good is False]
         unjudged = [what for what, good in judged.items() if good is None]
+        reasons = [error, unfair]
+        if missing and want is not None:
+            reasons.append(" and ".join(missing) + (" is" if len(missing) == 1 else " are") + " missing")
         made = {"row": name, "value": value, "unit": unit, "limit": limit, "share_of_limit": share,
                 "share_wanted": limit_want, "peer": peer, "peer_value": peer_value, "ratio": ratio, "ratio_wanted": want,
                 "target": target, "met": False if missed else True if judged and not unjudged else None,
-                "missed": missed, "unjudged": unjudged, "note": note, "ops": list(ops)}
+                "missed": missed, "unjudged": unjudged, "why_unjudged": "; ".join(filter(None, reasons)) or None,
+                "error": error, "note": note, "ops": list(ops)}
         self.rows.append(made)
-        print(f"  {name}: {number(value)} {unit}" + (f", {peer} {number(peer_value)}: {ratio:.2f}x" if ratio else ""),
-              file=sys.stderr, flush=True)
+        print(f"  {name}: " + (f"no figure: {error}" if error else f"{number(value)} {unit}")
+              + (f", {peer} {number(peer_value)}: {ratio:.2f}x" if ratio else ""), file=sys.stderr, flush=True)
         return made
 
-    def turns(self, name, mine, theirs, unit, *, peer=None, **more):
+    def turns(self, name, mine, theirs, unit, *, peer=None, missing=(), **more):
         """A row of what ours and a peer did in each turn: the medians, and the median of the turns' own ratios. A turn
-        in which the peer gave nothing is None, or not there at the end of the list."""
+        in which the peer gave nothing is None, or not there at the end of the list; that peer is `missing`, then."""
         less = unit in LESS
         ratios = [b / a if less else a / b for a, b in zip(mine, theirs) if a and b]
+        whole = len(theirs) == len(mine) and None not in theirs
         theirs = [b for b in theirs if b is not None]
+        if peer and not (whole and theirs):
+            missing = [*missing, peer]
         return self.row(name, median(mine), unit, peer=peer if theirs else None, peer_value=median(theirs),
-                        ratio=median(ratios), **more)
+                        ratio=median(ratios), missing=missing, **more)
 
     def skip(self, name, why):
         self.rows.append({"row": name, "skipped": why})
@@ -102,15 +118,57 @@ def in_turn(turn, ours, theirs):
     return (ours, theirs) if turn % 2 == 0 else (theirs, ours)
 
 
+@dataclasses.dataclass
+class Turns:
+    """What ours and a peer gave, turn by turn."""
+    mine: list
+    theirs: list
+    error: str | None = None    # why ours ended before its time
+    reason: str | None = None   # why the peer did; it is not tried again
+
+
+def take_turns(count, ours, theirs):
+    found = Turns([], [])
+    for turn in range(count):
+        for who in in_turn(turn, ours, theirs):
+            try:
+                if who is ours:
+                    found.mine.append(ours())
+                elif found.reason is None:
+                    found.theirs.append(theirs())
+            except Skip as why:
+                if who is ours:
+                    found.error = str(why)
+                    return found
+                found.reason = str(why)
+    return found
+
+
+def failed_requests(count):
+    return f"{count} request{'' if count == 1 else 's'} failed"
+
+
+def spoiled(line):
+    """Why a line of one of our programs holds no figure although it has one, or None."""
+    if line.get("error"):
+        return str(line["error"])
+    return failed_requests(line["errors"]) if line.get("errors") else None
+
+
 def verdict(row):
-    """The mark of a row: met, or which of the two that are wanted is missed."""
+    """The mark of a row: met, which of the two that are wanted is missed, what is not judged and why."""
+    why = f" ({row['why_unjudged']})" if row["why_unjudged"] else ""
+    if row["error"]:
+        return "no figure, not judged" + why
+    words = []
     if row["missed"]:
-        return "MISSED " + ("both" if len(row["missed"]) > 1 else row["missed"][0])
-    if not row["unjudged"]:
-        return "met" if row["met"] else ""
-    # The share of the limit may be all that can be judged where the peers cannot be had.
-    return ("share met, " if row["share_wanted"] is not None and "share" not in row["unjudged"] else "") + \
-        " and ".join(row["unjudged"]) + " not judged"
+        words.append("MISSED " + ("both" if len(row["missed"]) > 1 else row["missed"][0]))
+    elif row["unjudged"] and row["share_wanted"] is not None and "share" not in row["unjudged"]:
+        # The share of the limit may be all that can be judged where the peers cannot be had.
+        words.append("share met")
+    if row["unjudged"] or why:
+        words.append(" and ".join(row["unjudged"]) + " not judged" + why)
+    return ", ".join(words).strip() or ("met" if row["met"] else "")
 
 
 def profile(ops, most=5):

@@ -2,20 +2,22 @@
 
 For each row ours and the peers run one after the other, in turned order the next time, so that what the machine does
 meanwhile meets all of them. A figure is the median over the rounds, of medians within one; a ratio is the median of the
-rounds' own ratios, to the peer with the best median.
+rounds' own ratios, to the peer with the best median. Kinds of weights of ours that have the same peers share their runs.
 """
+import dataclasses
 import json
 import pathlib
 import subprocess
 import threading
 
 from peers import setup
-from peers.common import Skip, end_group, end_with_parent, json_lines, median, must, pinned
+from peers.common import NotHere, Skip, end_group, end_with_parent, json_lines, median, must, pinned, spoiled
 
 DENSE, EXPERTS = "dense600", "moe700"
 # Name, --quantization of ours, llama.cpp's type, OpenVINO's kind.
 BF16 = ("bf16", "none", "bf16", "bf16")
-BIT8 = ("8-bit", "w8a8_int8", "q8_0", "int8")
+BIT8 = ("8-bit w8a8", "w8a8_int8", "q8_0", "int8")
+BIT8_WEIGHTS = ("8-bit weights (int8wo)", "int8wo", "q8_0", "int8")
 BIT4 = ("4-bit", "int4wo-128", "q4_0", "int4")
 LONG_STEPS, STEPS, WARM_STEPS = 32, 48, 8
 # Weights, load, share of the limit that is wanted, ratio to the best peer that is wanted.
@@ -25,6 +27,9 @@ ROWS = [
     (BF16, "decode:128:1", 0.90, 1.5), (BIT8, "decode:128:1", 0.88, 1.35), (BIT4, "decode:128:1", 0.75, 2.0),
     (BF16, "decode:2048:1", 0.87, 1.5), (BIT8, "decode:2048:1", 0.75, 2.4),
     (BF16, "decode:128:8", 0.85, 1.5), (BF16, "decode:128:32", 0.75, 2.0), (BIT8, "decode:128:32", 0.60, 2.8),
+    # Activations stay 16 bit there; held to what is wanted of 8 bit all the same.
+    (BIT8_WEIGHTS, "prefill:512", 0.25, 3.0), (BIT8_WEIGHTS, "decode:128:1", 0.88, 1.35),
+    (BIT8_WEIGHTS, "decode:128:32", 0.60, 2.8),
 ]
 # Forced instruction sets: ours, llama.cpp's variant.
 FAMILIES = [("avx512", "avx512"), ("avx2", "avx2")]
@@ -47,25 +52,33 @@ def title(load):
 
 
 class Ours:
-    def __init__(self, ctx, folder, quantization, family="auto"):
+    def __init__(self, ctx, weights, quantization, family="auto"):
         self.ctx, self.name = ctx, f"ours, {family}"
-        self.command = [*pinned(ctx.cpus), ctx.build / "engine_bench", "--model", folder, "--threads", len(ctx.cpus),
+        self.command = [*pinned(ctx.cpus), ctx.build / "engine_bench", *weights.for_bench(), "--threads", len(ctx.cpus),
                         "--quantization", quantization, "--family", family]
-        self.folder, self.quantization, self.family = folder, quantization, family
+        self.weights, self.quantization, self.family = weights, quantization, family
         self.begin_row()
 
     def measure(self, load):
-        rows = json_lines(must([*self.command, "--row", load], "engine_bench", timeout=300))
+        try:
+            rows = json_lines(must([*self.command, "--row", load], "engine_bench", timeout=300))
+        except Skip as why:
+            if "kernel family" in str(why):
+                raise NotHere(str(why)) from why
+            raise
         self.ctx.details += rows
         # A line without calls is the load, the others are its ops.
         found = [r for r in rows if r.get("bench") == "engine" and "calls" not in r]
         if not found:
             raise Skip("engine_bench printed no figure")
+        if why := spoiled(found[0]):
+            raise Skip(f"engine_bench: {why}")
         self.family = next((r["family"] for r in rows if r.get("bench") == "limits"), self.family)
         self.limit.append(found[0]["target"])
         ops = [{"op": r["row"].removeprefix(found[0]["row"] + ": "), "ms": r["value"], "share_of_step": r["share_of_step"],
                 "share_of_bound": r["share_of_bound"], "calls": r["calls"]} for r in rows if "calls" in r]
         self.steps.append((found[0]["ms"], ops))
+        self.note = found[0].get("note")
         return found[0]["median"]
 
     def of_the_row(self):
@@ -73,7 +86,7 @@ class Ours:
         return {"limit": median(self.limit), "ops": min(self.steps, key=lambda step: step[0])[1]}
 
     def begin_row(self):
-        self.limit, self.steps = [], []
+        self.limit, self.steps, self.note = [], [], None
 
     def close(self):
         pass
@@ -83,12 +96,12 @@ class OtherFamily(Ours):
     """Ours with another kernel family than the one that `chosen` runs with."""
 
     def __init__(self, chosen, family):
-        super().__init__(chosen.ctx, chosen.folder, chosen.quantization, family)
+        super().__init__(chosen.ctx, chosen.weights, chosen.quantization, family)
         self.chosen = chosen
 
     def measure(self, load):
         if self.family == self.chosen.family:
-            raise Skip("is the one in use")
+            raise NotHere("is the one in use")
         return super().measure(load)
 
 
@@ -161,7 +174,10 @@ class OpenVino:
             timer.cancel()
         if not line:
             raise Skip("OpenVINO GenAI has ended without an answer")
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise Skip(f"OpenVINO GenAI answered {line[:80]!r}") from error
 
     def measure(self, load):
         kind, numbers = words_of(load)
@@ -188,79 +204,131 @@ class OpenVino:
         end_group(self.process)
 
 
-def compare(ctx, name, load, ours, peers, limit_want, want, remark=None):
-    """One row: all in turn, `rounds` times. `remark` goes into its note."""
-    mine, theirs, reasons = [], {p.name: [] for p in peers}, []
-    ours.begin_row()
-    for turn in range(ctx.rounds):
-        order = [ours, *peers]
-        for each in order if turn % 2 == 0 else reversed(order):
+@dataclasses.dataclass
+class Contestant:
+    """Ours with one kind of weights, and what is wanted of it."""
+    prefix: str     # of its rows' names
+    ours: Ours
+    wants: dict     # by load: share of the limit, ratio
+
+    def name(self, load):
+        return f"{self.prefix} {title(load)}"
+
+
+@dataclasses.dataclass
+class Peers:
+    """Those that can be had, and why each of the others cannot; all of them are named in a row."""
+    here: list
+    missing: dict
+
+    @staticmethod
+    def make(makers):
+        peers = Peers([], {})
+        for name, maker in makers.items():
             try:
-                (mine if each is ours else theirs[each.name]).append(each.measure(load))
+                peers.here.append(maker())
+            except NotHere:
+                continue
             except Skip as why:
-                if each is ours:
-                    raise
-                reasons.append(f"{each.name}: {why}")
-                theirs[each.name].append(None)
-    whole = {peer: values for peer, values in theirs.items() if None not in values}
+                peers.missing[name] = str(why)
+                setup.say(f"skipped a peer: {name}: {why}")
+        return peers
+
+
+class Round:
+    """What everybody did in one row's turns."""
+
+    def __init__(self, contestants, peers):
+        self.mine = [[] for _ in contestants]
+        self.errors = [None for _ in contestants]
+        self.theirs = {peer.name: [] for peer in peers.here}
+        self.reasons = {}       # why a peer has no figure
+        self.not_here = set()   # those that have no part in the row
+
+    def run(self, load, contestants, peers, count):
+        for contestant in contestants:
+            contestant.ours.begin_row()
+        for turn in range(count):
+            order = [*enumerate(contestants), *((None, peer) for peer in peers.here)]
+            for i, each in order if turn % 2 == 0 else reversed(order):
+                if i is None:
+                    self.of_peer(each, load)
+                elif self.errors[i] is None:
+                    try:
+                        self.mine[i].append(each.ours.measure(load))
+                    except Skip as why:
+                        self.errors[i] = why
+            if all(self.errors):
+                return
+
+    def of_peer(self, peer, load):
+        if peer.name in self.not_here:
+            return
+        try:
+            self.theirs[peer.name].append(peer.measure(load))
+        except NotHere as why:
+            self.not_here.add(peer.name)
+            self.reasons[peer.name] = str(why)
+        except Skip as why:
+            self.theirs[peer.name].append(None)
+            self.reasons[peer.name] = str(why)
+
+
+def compare(ctx, load, contestants, peers, remark=None):
+    """A row for each contestant: all in turn, `rounds` times. `remark` goes into the note."""
+    found = Round(contestants, peers)
+    found.run(load, contestants, peers, ctx.rounds)
+    whole = {peer: values for peer, values in found.theirs.items() if values and None not in values}
+    missing = [*peers.missing, *(peer for peer in found.theirs if peer not in whole and peer not in found.not_here)]
     best = max(whole, key=lambda peer: median(whole[peer]), default=None)
     others = [f"{peer} {median(values):,.1f}" for peer, values in whole.items() if peer != best]
-    note = "; ".join(filter(None, [*others, *dict.fromkeys(reasons), remark])) or None
-    ctx.turns(name, mine, whole.get(best, []), "tokens/s", peer=best, limit_want=limit_want, want=want, note=note,
-              **ours.of_the_row())
+    reasons = [f"{peer}: {why}" for peer, why in (peers.missing | found.reasons).items()]
+    for contestant, mine, error in zip(contestants, found.mine, found.errors):
+        name, (share, want) = contestant.name(load), contestant.wants[load]
+        if isinstance(error, NotHere):
+            ctx.skip(name, str(error))
+            continue
+        note = "; ".join(filter(None, [*others, *reasons, contestant.ours.note, contestant.ours.weights.note, remark])) or None
+        figures = {"error": str(error)} if error else contestant.ours.of_the_row()
+        ctx.turns(name, mine, whole.get(best, []), "tokens/s", peer=best, limit_want=share, want=want, note=note,
+                  missing=missing, **figures)
 
 
-def make_peers(name, makers):
-    """Those that can be had, and why the others cannot."""
-    peers, reasons = [], []
-    for make in makers:
-        try:
-            peers.append(make())
-        except Skip as why:
-            reasons.append(str(why))
-    for why in reasons:
-        setup.say(f"{name}: skipped a peer: {why}")
-    return peers, reasons
-
-
-def compare_rows(ctx, prefix, rows, make_ours, makers, remark=None):
-    """Rows of one set of weights; the peers' models are loaded once for all of them."""
-    rows = [(load, share, want) for load, share, want in rows if ctx.wants(f"{prefix} {title(load)}")]
-    if not rows:
+def compare_rows(ctx, contestants, makers, remark=None):
+    """Rows of some kinds of weights of ours; the peers' models are loaded once for all of them."""
+    wanted = {load: [c for c in contestants if load in c.wants and ctx.wants(c.name(load))]
+              for load in dict.fromkeys(load for c in contestants for load in c.wants)}
+    wanted = {load: those for load, those in wanted.items() if those}
+    if not wanted:
         return
-    ours = make_ours()
-    peers, reasons = make_peers(prefix, makers)
+    peers = Peers.make(makers)
     try:
-        for load, share, want in rows:
-            name = f"{prefix} {title(load)}"
-            try:
-                compare(ctx, name, load, ours, peers, share, want, remark)
-                if reasons:
-                    ctx.rows[-1]["note"] = "; ".join(filter(None, [ctx.rows[-1]["note"], *reasons]))
-            except Skip as why:
-                ctx.skip(name, str(why))
+        for load, those in wanted.items():
+            compare(ctx, load, those, peers, remark)
     finally:
-        for peer in peers:
+        for peer in peers.here:
             peer.close()
 
 
 def measure(ctx):
     """Every engine row of the table."""
-    folder = setup.checkpoint(ctx, DENSE)
-    for weights in (BF16, BIT8, BIT4):
-        name, mine, theirs, kind = weights
-        compare_rows(ctx, f"engine {name}", [(load, share, want) for w, load, share, want in ROWS if w is weights],
-                     lambda mine=mine: Ours(ctx, folder, mine),
-                     [lambda theirs=theirs: Llama(ctx, DENSE, theirs), lambda kind=kind: OpenVino(ctx, DENSE, kind)])
+    weights = setup.weights(ctx, DENSE)
+    for kinds in ((BF16,), (BIT8, BIT8_WEIGHTS), (BIT4,)):
+        contestants = [Contestant(f"engine {kind[0]}", Ours(ctx, weights, kind[1]),
+                                  {load: (share, want) for k, load, share, want in ROWS if k is kind}) for kind in kinds]
+        _, _, gguf, openvino = kinds[0]
+        compare_rows(ctx, contestants, {Llama.name: lambda gguf=gguf: Llama(ctx, DENSE, gguf),
+                                        OpenVino.name: lambda openvino=openvino: OpenVino(ctx, DENSE, openvino)})
     for family, variant in FAMILIES:
-        compare_rows(ctx, f"engine bf16 {family} forced", [("prefill:512", 0.60, 1.3), ("decode:128:1", 0.85, 1.3)],
-                     lambda family=family: Ours(ctx, folder, "none", family),
-                     [lambda variant=variant: Llama(ctx, DENSE, "bf16", variant)])
-    if ctx.wants("engine MoE 8-bit " + title("decode:128:1")):
-        experts = setup.checkpoint(ctx, EXPERTS)
-        compare_rows(ctx, "engine MoE 8-bit", [("decode:128:1", None, 1.8)],
-                     lambda: Ours(ctx, experts, BIT8[1]), [lambda: Llama(ctx, EXPERTS, "q8_0")])
+        compare_rows(ctx, [Contestant(f"engine bf16 {family} forced", Ours(ctx, weights, "none", family),
+                                      {"prefill:512": (0.60, 1.3), "decode:128:1": (0.85, 1.3)})],
+                     {Llama.name: lambda variant=variant: Llama(ctx, DENSE, "bf16", variant)})
+    experts = Contestant(f"engine MoE {BIT8[0]}", None, {"decode:128:1": (None, 1.8)})
+    if ctx.wants(experts.name("decode:128:1")):
+        experts.ours = Ours(ctx, setup.weights(ctx, EXPERTS), BIT8[1])
+        compare_rows(ctx, [experts], {Llama.name: lambda: Llama(ctx, EXPERTS, "q8_0")})
     # What the promise of the same tokens costs: one family for every load, against the one that is fastest for it.
-    ours = Ours(ctx, folder, "none")
-    compare_rows(ctx, "engine cost of the same tokens everywhere:", [(load, None, 0.95) for load in COST_LOADS],
-                 lambda: ours, [lambda family=family: OtherFamily(ours, family) for family in COST_FAMILIES], COST_NOTE)
+    ours = Ours(ctx, weights, "none")
+    compare_rows(ctx, [Contestant("engine cost of the same tokens everywhere:", ours,
+                                  {load: (None, 0.95) for load in COST_LOADS})],
+                 {f"ours, {family}": lambda family=family: OtherFamily(ours, family) for family in COST_FAMILIES}, COST_NOTE)

@@ -8,7 +8,7 @@ import math
 import os
 
 from peers import setup
-from peers.common import Skip, in_turn, median, number, pinned, run_lines
+from peers.common import Skip, median, number, pinned, run_lines, spoiled, take_turns
 
 SECONDS, PACED_SECONDS, PACE_MS = 2, 3, 1
 # Of an answer: what e_sse.py sends unless it is told otherwise.
@@ -68,8 +68,17 @@ def rows():
     return made
 
 
+@dataclasses.dataclass
+class Ours:
+    """One turn of ours by (row, policy, connections): the figures, and why the others have none."""
+    figures: dict
+    errors: dict
+
+    def __contains__(self, key):
+        return key in self.figures
+
+
 def ours(ctx, wanted):
-    """One turn of ours, {(row, policy, connections): figure}."""
     # What all the wanted ones have in common; the program leaves out what does not contain it.
     only = os.path.commonprefix([row.ours[0] for row in wanted])
     found, why = run_lines([*pinned(ctx.cpus), ctx.build / "router_bench", "--seconds", SECONDS, "--reps", 1, "--only", only],
@@ -77,7 +86,13 @@ def ours(ctx, wanted):
     if why and not found:
         raise Skip(why)
     ctx.details += found
-    return {(r["row"], r["policy"], r["connections"]): r["value"] for r in found}
+    key = lambda r: (r["row"], r["policy"], r["connections"])
+    found = [r for r in found if {"row", "policy", "connections"} <= r.keys()]
+    errors = {key(r): spoiled(r) for r in found if spoiled(r)}
+    figures = {key(r): r["value"] for r in found if not spoiled(r) and r.get("value") is not None}
+    # What a program that has failed left out is not what this machine cannot do.
+    absent = {row.ours for row in wanted if row.ours not in figures and row.ours not in errors} if why else ()
+    return Ours(figures, errors | dict.fromkeys(absent, why))
 
 
 def requests_of_peers(ctx, python, one_cpu):
@@ -87,7 +102,7 @@ def requests_of_peers(ctx, python, one_cpu):
         setup.debian(program, package)
     cpus, connections, keys = ((ctx.cpus[-1:], "1", ("p50_us",)) if one_cpu else
                                (ctx.cpus, "1,8,32", ("cpu_us_per_req", "p50_us", "rss_MiB", "idle_rss_MiB")))
-    printed, why = run_lines([*pinned(cpus), python, ctx.shared / "e_router.py", "--dur", SECONDS, "--reps", 1, "--conns",
+    printed, why = run_lines([*pinned(cpus), python, setup.script(ctx, "e_router.py"), "--dur", SECONDS, "--reps", 1, "--conns",
                               connections], {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path()}, timeout=400)
     if not printed:
         raise Skip(why or "e_router.py printed nothing")
@@ -110,7 +125,7 @@ def streams_of_peers(ctx, python, pace):
     seconds = PACED_SECONDS if pace == "paced" else SECONDS
     variables = {"BENCH_VENV": str(python.parent.parent), "PATH": setup.path(), "DUR": str(seconds), "CONNS": "1 32",
                  "TOK": str(STREAM_TOKENS), "PACE_MS": str(PACE_MS if pace == "paced" else 0)}
-    printed, why = run_lines([*pinned(ctx.cpus), "bash", ctx.shared / "e_sse.sh"], variables, timeout=300)
+    printed, why = run_lines([*pinned(ctx.cpus), "bash", setup.script(ctx, "e_sse.sh")], variables, timeout=300)
     if not printed:
         raise Skip(why or "e_sse.sh printed nothing")
     ctx.details += [{"pace": pace, **row} for row in printed]
@@ -125,6 +140,7 @@ def theirs(ctx, wanted):
     """(One turn of the peers, why something of it is not there or None)."""
     keys, found, reasons = [row.key for row in wanted], {}, []
     try:
+        setup.script(ctx, "e_router.py")
         python = setup.venv(ctx, ["sglang-router", "uvloop"])
     except Skip as why:
         return {}, str(why)
@@ -161,32 +177,43 @@ def references(row, peers):
 
 def limit_of(row, turns):
     """The bound beside ours as ctx.turns() takes it: its median, and the median of the turns' own shares."""
-    found = [(turn[row.limit], turn[row.ours]) for turn in turns if row.limit in turn and row.ours in turn]
+    found = [(turn.figures[row.limit], turn.figures[row.ours]) for turn in turns if row.limit in turn and row.ours in turn]
     limit = median([limit for limit, _ in found])
     # Differences of two medians, which noise may have made negative: then they bound nothing.
     shares = [limit / value for limit, value in found if min(limit, value) > 0]
     return {"limit": limit, "share": median(shares)} if limit and limit > 0 and shares else {}
 
 
+def why_no_figure(row, mine):
+    """None where every turn of ours gave one. A figure of the turns that went well would be the best of them."""
+    reasons = [turn.errors.get(row.ours, "router_bench printed no such figure in one of the turns")
+               for turn in mine if row.ours not in turn]
+    return max(reasons, key=reasons.count, default=None)
+
+
 def measure(ctx):
     wanted = [row for row in rows() if ctx.wants(row.name)]
     if not wanted:
         return
-    mine, peers, reason = [], [], None
-    for turn in range(ctx.rounds):
-        for who in in_turn(turn, ours, theirs):
-            if who is ours:
-                mine.append(ours(ctx, wanted))
-                continue
-            if reason is None:
-                found, reason = theirs(ctx, wanted)
-                peers.append(found)
+    reasons = []
+
+    def peers_once():
+        # What went wrong before takes its time again and gives no figure.
+        if reasons:
+            return {}
+        found, why = theirs(ctx, wanted)
+        reasons.extend([why] if why else [])
+        return found
+
+    turns = take_turns(ctx.rounds, lambda: ours(ctx, wanted), peers_once)
     for row in wanted:
-        values = [turn[row.ours] for turn in mine if row.ours in turn]
-        if not values:
+        error = turns.error or why_no_figure(row, turns.mine)
+        if not turns.error and not any(row.ours in turn or row.ours in turn.errors for turn in turns.mine):
             ctx.skip(row.name, "router_bench printed no such figure")
             continue
-        figures = [peer_figure(row, turn, row.peer) for turn in peers]
-        missing = f"peers skipped: {reason}" if reason and (None in figures or len(figures) < ctx.rounds) else None
-        ctx.turns(row.name, values, figures, row.unit, peer=row.peer, want=row.want, target=row.target, **limit_of(row, mine),
-                  note="; ".join(filter(None, [references(row, peers), row.remark, missing])) or None)
+        values = [turn.figures[row.ours] for turn in turns.mine if row.ours in turn]
+        figures = [peer_figure(row, turn, row.peer) for turn in turns.theirs]
+        missing = f"peers skipped: {reasons[0]}" if reasons and (None in figures or len(figures) < ctx.rounds) else None
+        ctx.turns(row.name, values, figures, row.unit, peer=row.peer, want=row.want, target=row.target, error=error,
+                  **limit_of(row, turns.mine),
+                  note="; ".join(filter(None, [references(row, turns.theirs), row.remark, missing])) or None)

@@ -2,9 +2,11 @@
 import time
 
 from peers import engine, setup
-from peers.common import Servers, Skip, free_port, get, in_turn, json_lines, memory_mib, must, nice, stop
+from peers.common import (Servers, Skip, failed_requests, free_port, get, json_lines, memory_mib, must, pinned, stop,
+                          take_turns)
 
 PROMPT, NEW, CLIENTS, REQUESTS = 132, 48, 32, 64
+WARM_REQUESTS, WARM_SEED, SEED = 4, 3, 7
 CONTEXT = 4096
 
 
@@ -15,11 +17,12 @@ def quantization(name):
     return ["--quantization", name] if name.startswith("w8a8") else ["--torchao-config", name]
 
 
-def start_ours(ctx, servers, folder, weights, tokens=4 * CONTEXT):
-    return servers.ours(ctx, "prefill-server", "--model-path", folder, *quantization(weights), "--max-total-tokens", tokens)
+def start_ours(ctx, servers, weights, kind, tokens=4 * CONTEXT):
+    return servers.ours(ctx, "prefill-server", *weights.for_server(), *quantization(kind), "--max-total-tokens", tokens)
 
 
-def start_llama(ctx, servers, model, slots, port):
+def start_llama(ctx, servers, kind, slots, port):
+    model = setup.gguf(ctx, engine.DENSE, kind)
     mask = sum(1 << cpu for cpu in ctx.cpus)
     threads = len(ctx.cpus)
     return servers.start([setup.llama(ctx) / "llama-server", "-m", model, "-t", threads, "-tb", threads, "-C", hex(mask),
@@ -58,87 +61,78 @@ def started(start):
 
 def start_up(ctx):
     """Process start to first token and resident memory, warm page cache, bf16 and 8 bit; ours and the peer in turn."""
-    folder = setup.checkpoint(ctx, engine.DENSE)
+    weights = setup.weights(ctx, engine.DENSE)
     for (label, mine, theirs, _), wants in ((engine.BF16, (3.0, 1.25)), (engine.BIT8, (None, None))):
-        if not ctx.wants(f"server {label} process start to first token") and not ctx.wants(f"server {label} resident memory"):
+        figures = [row for row in zip((0, 1), ("process start to first token", "resident memory"), ("s", "MiB"), wants)
+                   if ctx.wants(f"server {label} {row[1]}")]
+        if not figures:
             continue
-        reason, ours, peer = None, [], []
+        if weights.why_dummy:
+            # Weights that are made at start are neither read nor mapped.
+            for _, what, _, _ in figures:
+                ctx.skip(f"server {label} {what}", weights.why_dummy)
+            continue
 
         def llama(servers, theirs=theirs):
             port = free_port()
-            return start_llama(ctx, servers, setup.gguf(ctx, engine.DENSE, theirs), 4, port), port
+            return start_llama(ctx, servers, theirs, 4, port), port
 
-        def mine_once(servers, mine=mine):
-            return start_ours(ctx, servers, folder, mine, CONTEXT), None
+        def ours(servers, mine=mine):
+            return start_ours(ctx, servers, weights, mine, CONTEXT), None
 
-        for turn in range(max(3, ctx.rounds)):
-            for who in in_turn(turn, mine_once, llama):
-                try:
-                    if who is mine_once:
-                        ours.append(started(mine_once))
-                    elif reason is None:
-                        peer.append(started(llama))
-                except Skip as why:
-                    if who is mine_once:
-                        raise
-                    reason = str(why)
-        for i, (what, unit) in enumerate((("process start to first token", "s"), ("resident memory", "MiB"))):
-            ctx.turns(f"server {label} {what}", [r[i] for r in ours], [r[i] for r in peer], unit, peer="llama-server",
-                      want=wants[i], note=reason)
+        found = take_turns(max(3, ctx.rounds), lambda start=ours: started(start), lambda start=llama: started(start))
+        for i, what, unit, want in figures:
+            ctx.turns(f"server {label} {what}", [r[i] for r in found.mine], [r[i] for r in found.theirs], unit,
+                      peer="llama-server", want=want, note=found.reason, error=found.error)
+
+
+def client(ctx, port, backend, requests, prompt, new, *more):
+    """The words of our load client. It warms nothing up with a request that is measured: a cache would know that."""
+    return [*pinned(ctx.places.clients), ctx.build / "serve", "--backend", backend, "--base-url",
+            f"http://127.0.0.1:{port}", "--num-prompts", requests, "--random-input-len", prompt, "--random-output-len", new,
+            "--random-range-ratio", 1, "--warmup-requests", 0, "--output-file", "/dev/stdout", *more]
 
 
 def load(ctx, port, backend="sglang-oai", clients=CLIENTS, requests=REQUESTS, extra=()):
     """What our load client says of a server under so many streaming clients."""
-    output = must([*nice(), ctx.build / "serve", "--backend", backend, "--base-url", f"http://127.0.0.1:{port}",
-                   "--num-prompts", requests, "--random-input-len", PROMPT, "--random-output-len", NEW,
-                   "--random-range-ratio", 1, "--max-concurrency", clients, "--warmup-requests", 4, "--seed", 7,
-                   "--output-file", "/dev/stdout", *extra], "serve", timeout=400)
+    for count, seed in ((WARM_REQUESTS, WARM_SEED), (requests, SEED)):
+        output = must(client(ctx, port, backend, count, PROMPT, NEW, "--max-concurrency", clients, "--seed", seed, *extra),
+                      "serve", timeout=400)
     rows = json_lines(output)
     if not rows or rows[-1]["failed"]:
-        raise Skip(f"{rows[-1]['failed'] if rows else 'all'} requests failed")
+        raise Skip(failed_requests(rows[-1]["failed"] if rows else "all"))
     return rows[-1]
 
 
 def streaming(ctx):
     """32 streaming clients on both servers, one after the other; each is alone on the machine while it is measured."""
-    names = (f"server {CLIENTS} clients", f"server {CLIENTS} clients p99 inter-token")
+    names = [f"server {CLIENTS} clients {what}" for what in ("output", "p99 inter-token", "median time to first token")]
     if not any(ctx.wants(n) for n in names):
         return
     label, mine, theirs, _ = engine.BIT8
-    folder = setup.checkpoint(ctx, engine.DENSE)
-    runs = {"ours": [], "llama-server": []}
-    reason = None
-    for turn in range(ctx.rounds):
-        for name in in_turn(turn, "ours", "llama-server"):
-            if name != "ours" and reason:
-                continue
-            try:
-                with Servers() as servers:
-                    if name == "ours":
-                        process, port = start_ours(ctx, servers, folder, mine), None
-                    else:
-                        port = free_port()
-                        process = start_llama(ctx, servers, setup.gguf(ctx, engine.DENSE, theirs), CLIENTS, port)
-                    port = servers.ready(process, port=port)
-                    result = load(ctx, port)
-                    stop(process)
-                runs[name].append(result)
-                ctx.details.append({"peer": name, "load": names[0], "weights": label, **result})
-            except Skip as why:
-                if name == "ours":
-                    raise
-                reason = str(why)
-    for name, key, unit, want, note in (
-            (f"{names[0]} output", "output_throughput", "tokens/s", 2.9, f"{label}, {PROMPT}-token prompts, {NEW} new"),
-            (names[1], "p99_itl_ms", "ms", 20, None),
-            (f"{names[0]} median time to first token", "median_ttft_ms", "ms", None, None)):
-        ctx.turns(name, [r[key] for r in runs["ours"]], [r[key] for r in runs["llama-server"]], unit, peer="llama-server",
-                  want=want, note=reason or note)
+    weights = setup.weights(ctx, engine.DENSE)
+
+    def loaded(name, start):
+        with Servers() as servers:
+            process, port = start(servers)
+            result = load(ctx, servers.ready(process, port=port))
+            stop(process)
+        ctx.details.append({"peer": name, "load": f"{CLIENTS} clients", "weights": label, **result})
+        return result
+
+    def llama(servers):
+        port = free_port()
+        return start_llama(ctx, servers, theirs, CLIENTS, port), port
+
+    found = take_turns(ctx.rounds, lambda: loaded("ours", lambda servers: (start_ours(ctx, servers, weights, mine), None)),
+                       lambda: loaded("llama-server", llama))
+    notes = [f"{label}, {PROMPT}-token prompts, {NEW} new", weights.note, found.reason]
+    for name, key, unit, want in zip(names, ("output_throughput", "p99_itl_ms", "median_ttft_ms"), ("tokens/s", "ms", "ms"),
+                                     (2.9, 20, None)):
+        ctx.turns(name, [r[key] for r in found.mine], [r[key] for r in found.theirs], unit, peer="llama-server", want=want,
+                  note="; ".join(filter(None, notes)), error=found.error)
 
 
 def measure(ctx):
     for part in (streaming, start_up):
-        try:
-            part(ctx)
-        except Skip as why:
-            ctx.skip(f"server {part.__name__}", str(why))
+        part(ctx)

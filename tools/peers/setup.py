@@ -3,12 +3,21 @@
 Everything comes through the ordinary package clients and lies in the work folder, in the layout of
 ../shared/bench/setup.sh: `venv`, `venv-ov`, `sdist`, `llama` (built for this machine), `models`. What is there is used.
 """
+import dataclasses
+import functools
+import json
 import os
+import pathlib
 import shutil
+import subprocess
 import sys
 import sysconfig
 
 from peers.common import Skip, must
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Of the synthetic models: the configuration alone, from which ours makes weights in memory.
+CONFIGS = {"dense600": "dense-0.6b", "moe700": "moe-0.7b"}
 
 # llama.cpp by instruction set: what its build may use beside the compiler's baseline.
 AVX2 = ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2")
@@ -45,6 +54,32 @@ def jobs():
     return os.environ.get("TANDEM_JOBS", str(os.cpu_count()))
 
 
+def script(ctx, name):
+    """A script of ../shared/bench."""
+    found = ctx.shared / name
+    if not found.exists():
+        raise Skip(f"{name} of ../shared/bench is not here")
+    return found
+
+
+def remembered(make):
+    """What could not be had is not tried again in this run: without a network each attempt takes its time."""
+    reasons = {}
+
+    @functools.wraps(make)
+    def once(*arguments):
+        key = str([(a.work, a.shared) if hasattr(a, "work") else a for a in arguments])
+        if key in reasons:
+            raise Skip(reasons[key])
+        try:
+            return make(*arguments)
+        except Skip as why:
+            reasons[key] = str(why)
+            raise
+    return once
+
+
+@remembered
 def venv(ctx, packages, name="venv"):
     """A Python of its own with the packages; a file beside it remembers what it has."""
     folder = ctx.work / name
@@ -68,6 +103,7 @@ def path():
     return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
 
+@remembered
 def debian(program, package):
     """The path of a program of Debian's, installed when it is missing and we may."""
     found = shutil.which(program, path=path())
@@ -80,6 +116,7 @@ def debian(program, package):
     return found
 
 
+@remembered
 def llama_source(ctx):
     found = sorted((ctx.work / "sdist").glob("llama_cpp_python-*/vendor/llama.cpp"))
     if found:
@@ -123,18 +160,62 @@ def llama(ctx, variant=""):
 def corpus(ctx):
     path = ctx.work / "corpus.txt"
     if not path.exists():
-        must([sys.executable, ctx.shared / "make_corpus.py", path, "5"], "cannot collect a corpus")
+        must([sys.executable, script(ctx, "make_corpus.py"), path, "5"], "cannot collect a corpus")
     return path
 
 
+@remembered
 def checkpoint(ctx, name="dense600"):
     """The folder of a synthetic model, as Hugging Face has it; its bf16 GGUF lies beside it."""
     folder = ctx.work / "models" / name
     if (folder / "tokenizer_config.json").exists() and gguf_path(ctx, name, "bf16").exists():
         return folder
+    maker = script(ctx, "make_models.py")
     python = venv(ctx, ["numpy", "gguf", "tokenizers"])
     say(f"making the model {name}")
-    must([python, ctx.shared / "make_models.py", ctx.work / "models", corpus(ctx), name], f"cannot make {name}")
+    must([python, maker, ctx.work / "models", corpus(ctx), name], f"cannot make {name}")
+    return folder
+
+
+@dataclasses.dataclass
+class Weights:
+    """What ours is measured with: the peers' checkpoint or, where that cannot be had, weights made in memory."""
+    folder: pathlib.Path
+    why_dummy: str | None = None
+
+    def for_bench(self):
+        return ["--model", self.folder, *(["--dummy"] if self.why_dummy else [])]
+
+    def for_server(self):
+        if not self.why_dummy:
+            return ["--model-path", self.folder]
+        # One seed: servers of one fleet have to have the same weights.
+        return ["--model-path", self.folder, "--load-format", "dummy", "--random-seed", 1]
+
+    @property
+    def note(self):
+        return f"weights made in memory: {self.why_dummy}" if self.why_dummy else None
+
+
+def weights(ctx, name="dense600"):
+    try:
+        return Weights(checkpoint(ctx, name))
+    except Skip as why:
+        return Weights(without_weights(ctx, name), str(why))
+
+
+def without_weights(ctx, name):
+    """The folder of a synthetic model but for its weights. Each of its tokens has a text, as in the checkpoint: what has
+    none is no event of a stream."""
+    config, demo = (ROOT / "bench" / "models" / CONFIGS[name] / "config.json").read_text(), ROOT / "assets" / "demo-model"
+    tokenizer = json.loads((demo / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab |= {f"<|extra_{i}|>": i for i in range(len(vocab), json.loads(config)["vocab_size"])}
+    folder = ctx.work / "models" / f"{name}-no-weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    shutil.copy(demo / "tokenizer_config.json", folder)
     return folder
 
 
@@ -156,6 +237,7 @@ def gguf(ctx, name, kind):
 
 def openvino(ctx, name, kind):
     """(Python, folder): the model in OpenVINO's format as bf16 (stored as 16 bit), int8 or int4."""
+    checkpoint(ctx, name)
     python = venv(ctx, ["openvino", "openvino-genai", "openvino-tokenizers", "nncf"], "venv-ov")
     folder = ctx.work / "models" / f"{name}-ov-{kind}"
     if (folder / "openvino_detokenizer.xml").exists():
@@ -184,21 +266,49 @@ def openvino(ctx, name, kind):
 
 
 def ucx_perftest(ctx):
-    """Commands of ucx_perftest by name: Debian's, and a newer one from PyPI."""
-    found = {}
-    try:
-        found["UCX (Debian)"] = ([debian("ucx_perftest", "ucx-utils")], {})
-    except Skip as why:
-        say(str(why))
-    try:
+    """({version: (command, environment)}, {version: why it is not here}) of Debian's ucx_perftest and a newer one of
+    PyPI's."""
+    def from_pypi():
         python = venv(ctx, ["libucx-cu12"])
-        site = python.parent.parent / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+        site = packages(python)
         program = site / "libucx" / "bin" / "ucx_perftest"
-        if program.exists():
-            program.chmod(0o755)
-            found["UCX 1.22"] = ([program], {"LD_LIBRARY_PATH": f"{site}/libucx/lib:{site}/libucx_cu12.libs"})
-    except Skip as why:
-        say(str(why))
-    if not found:
-        raise Skip("ucx_perftest is not here")
-    return found
+        if not program.exists():
+            raise Skip("libucx-cu12 has no ucx_perftest in it")
+        program.chmod(0o755)
+        return [program], {"LD_LIBRARY_PATH": f"{site}/libucx/lib:{site}/libucx_cu12.libs"}
+
+    found, missing = {}, {}
+    for version, make in (("UCX (Debian)", lambda: ([debian("ucx_perftest", "ucx-utils")], {})), ("UCX 1.22", from_pypi)):
+        try:
+            found[version] = make()
+        except Skip as why:
+            missing[version] = str(why)
+    return found, missing
+
+
+def packages(python):
+    """Where a virtual environment has what is installed in it."""
+    return python.parent.parent / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+
+
+def versions(ctx):
+    """{peer: version} of what is installed at the moment; nothing is installed for it."""
+    found = {}
+    for name in ("venv", "venv-ov"):
+        folder = ctx.work / name
+        marks = folder / "tandem-has"
+        wanted = {p.replace("-", "_") for p in marks.read_text().split()} if marks.exists() else set()
+        for info in packages(folder / "bin" / "python").glob("*.dist-info"):
+            package, version = info.name.removesuffix(".dist-info").rsplit("-", 1)
+            if package.lower() in wanted:
+                found[package.replace("_", "-")] = version
+    for source in sorted((ctx.work / "sdist").glob("llama_cpp_python-*/vendor/llama.cpp")):
+        found["llama.cpp"] = "of " + source.parents[1].name
+    for package in ("ucx-utils", "nginx-light", "haproxy", "wrk"):
+        try:
+            done = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True)
+        except OSError:
+            break
+        if done.returncode == 0 and done.stdout:
+            found[package] = done.stdout
+    return dict(sorted(found.items()))

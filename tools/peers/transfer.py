@@ -1,14 +1,16 @@
 """KV of a whole prompt, and pages of 32 to 64 KiB, from process to process; ours with CRC32C on, beside ucx_perftest."""
 import contextlib
+import dataclasses
 import os
 import subprocess
 import time
 
 from peers import setup
-from peers.common import Skip, end_group, end_with_parent, free_port, in_turn, median, nice, run_lines
+from peers.common import Skip, end_group, end_with_parent, free_port, median, nice, run_lines, spoiled, take_turns
 
 PROMPT_MIB = 224  # 235 MB: 2,048 tokens of the dense model
 LONG, SHORT = 64 << 20, (32 << 10, 64 << 10)
+TESTS = ("tag_bw", "ucp_am_bw")
 MIB = 1048576
 SENDER, RECEIVER = "tandem-bench-a", "tandem-bench-b"
 ADDRESS = "10.97.5.1"
@@ -60,12 +62,14 @@ class Net:
 def ours(ctx, net, page_kib, scattered):
     """Median GB/s of moving a prompt's KV, CRC included."""
     words = [*nice(), *net.inside(SENDER), ctx.build / "transfer_bench", "--mib", PROMPT_MIB, "--page-kib", page_kib,
-             "--rounds", 9, "--pin", ",".join(map(str, ctx.cpus)), "--no-perftest"]
+             "--rounds", 9, "--pin", f"{ctx.cpus[0]},{ctx.cpus[-1]}", "--no-perftest"]
     if net.veth:
         words += ["--receiver-netns", RECEIVER]
     if scattered:
         words.append("--scattered")
     rows, why = run_lines(words, {"UCX_TLS": net.tls[0]} if net.tls[0] else {}, timeout=120)
+    if rows and not why:
+        why = spoiled(rows[-1])
     if why or not rows:
         raise Skip(why or "transfer_bench printed nothing")
     ctx.details.append({"net": net.name, **rows[-1]})
@@ -105,9 +109,9 @@ def perftest(ctx, net, tls, test, size, program, env):
 def peers_once(ctx, net, size):
     """One turn of the peers, {version and kind of message: GB/s}, each over the best of the transports."""
     found = {}
-    for version, (program, env) in setup.ucx_perftest(ctx).items():
+    for version, (program, env) in setup.ucx_perftest(ctx)[0].items():
         for tls in net.tls[1]:
-            for test in ("tag_bw", "ucp_am_bw"):
+            for test in TESTS:
                 rate = perftest(ctx, net, tls, test, size, program, env)
                 ctx.details.append({"net": net.name, "peer": version, "tls": tls, "test": test, "size": size,
                                     "gb_per_s": rate})
@@ -118,38 +122,39 @@ def peers_once(ctx, net, size):
     return found
 
 
-def best_peer(peers):
-    """(name, its figures, remark) of the one that has the best median of those that gave a figure in every turn."""
-    whole = {kind: [turn[kind] for turn in peers] for kind in peers[0] if all(kind in turn for turn in peers)}
-    if not whole:
-        return None, [], "no kind of ucx_perftest gave a figure in every turn"
-    name = max(whole, key=lambda kind: median(whole[kind]))
-    # In ucp_am_bw the receiver does not copy the bytes anywhere; in tag_bw they land in a buffer, as ours do.
-    landing = max((median(rates) for kind, rates in whole.items() if kind.endswith("tag_bw")), default=0)
-    return name, whole[name], f"tag_bw, which copies: {landing:.2f}"
+@dataclasses.dataclass
+class Best:
+    """The kind of ucx_perftest that has the best median of those that gave a figure in every turn."""
+    name: str | None = None
+    rates: list = dataclasses.field(default_factory=list)
+    missing: list = dataclasses.field(default_factory=list)     # those that did not give one
+    remark: str | None = None
+
+
+def best_peer(peers, kinds):
+    whole = {kind: [turn[kind] for turn in peers] for kind in kinds if peers and all(kind in turn for turn in peers)}
+    best = Best(missing=[kind for kind in kinds if kind not in whole])
+    if whole:
+        best.name = max(whole, key=lambda kind: median(whole[kind]))
+        best.rates = whole[best.name]
+        # In ucp_am_bw the receiver does not copy the bytes anywhere; in tag_bw they land in a buffer, as ours do.
+        landing = max((median(rates) for kind, rates in whole.items() if kind.endswith("tag_bw")), default=0)
+        best.remark = f"tag_bw, which copies: {landing:.2f}"
+    return best
 
 
 def compare(ctx, name, net, size, page_kib, scattered, want):
     if not ctx.wants(name):
         return
-    mine, peers, reason = [], [], None
-    try:
-        for turn in range(ctx.rounds):
-            for who in in_turn(turn, ours, peers_once):
-                if who is ours:
-                    mine.append(ours(ctx, net, page_kib, scattered))
-                    continue
-                try:
-                    if reason is None:
-                        peers.append(peers_once(ctx, net, size))
-                except Skip as why:
-                    reason = str(why)
-        peer, rates, remark = best_peer(peers) if peers else (None, [], None)
-        ctx.turns(name, [m["gb_per_s_median"] for m in mine], rates, "GB/s", peer=peer, want=want,
-                  limit=median([m["memcpy_gb_per_s"] for m in mine]),
-                  note="; ".join(filter(None, [f"over {mine[0]['transports']}", remark, reason])))
-    except Skip as why:
-        ctx.skip(name, str(why))
+    here, missing = setup.ucx_perftest(ctx)
+    found = take_turns(ctx.rounds, lambda: ours(ctx, net, page_kib, scattered), lambda: peers_once(ctx, net, size))
+    best = best_peer(found.theirs, [f"{version} {test}" for version in here for test in TESTS])
+    over = f"over {found.mine[0]['transports']}" if found.mine else None
+    reasons = [f"{version}: {why}" for version, why in missing.items()]
+    ctx.turns(name, [m["gb_per_s_median"] for m in found.mine], best.rates, "GB/s", peer=best.name, want=want,
+              limit=median([m["memcpy_gb_per_s"] for m in found.mine]), missing=[*missing, *best.missing],
+              unfair=ctx.places.shared, error=found.error,
+              note="; ".join(filter(None, [over, best.remark, *reasons, found.reason])) or None)
 
 
 def measure(ctx):
