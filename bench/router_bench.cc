@@ -6,7 +6,8 @@
 // load on it from this process, and reads the router's own CPU time from /proc, so that client and
 // workers are outside the figures. One JSON line per figure with its target beside it; each is the
 // best of --reps, since a neighbour can only add. `{pid}` in --profile becomes the router's pid;
-// the command runs beside the load.
+// the command runs beside the load. Where a request failed or a token was not an event of its own
+// there is no figure: "value" is null, "error" says why, and the program ends with 1.
 //
 // added_p50 is what one request at a time takes longer through the router, and relay_p50 its bound:
 // what a relay adds that looks at nothing (bench/router/bare_relay.h). Both are the time that wakes
@@ -18,10 +19,12 @@
 // wakes there: what is added is work, and it repeats; the relay's figure is the limit of the
 // router's.
 #include "bench/router/bare_relay.h"
+#include "bench/router/bodies.h"
 #include "bench/router/child.h"
 #include "bench/router/fake_worker.h"
 #include "bench/router/http_load.h"
 #include "bench/router/one_processor.h"
+#include "bench/router/read_tokens.h"
 #include "common/async/io_pool.h"
 #include "common/base/clock.h"
 #include "common/rpc/session_client.h"
@@ -55,6 +58,9 @@ constexpr int kPromptTokens = 450;
 constexpr int kWholeTokens = 8;
 constexpr int kStreamTokens = 512;
 constexpr int kPacedStepUs = 1000;
+constexpr std::size_t kTextBytes = 1800;
+/// Requests after which the memory of a router that remembers prompts is looked at.
+constexpr std::uint64_t kRemembered = 100'000;
 
 struct Options {
   double seconds = 1;
@@ -65,8 +71,12 @@ struct Options {
 };
 
 struct Worker {
-  Worker(const std::string& self, int step_us)
-      : child({self, "worker", std::to_string(step_us), std::to_string(kWholeTokens)}) {
+  Worker(const std::string& self, int step_us, const ReadTokens& read)
+      : child({self,
+               "worker",
+               std::to_string(step_us),
+               std::to_string(kWholeTokens),
+               std::to_string(read.fd())}) {
     std::istringstream(child.first_line()) >> grpc_port >> http_port;
     if (http_port == 0) throw std::runtime_error("a fake worker did not start");
   }
@@ -145,27 +155,6 @@ class Router {
   std::uint16_t port_ = 0;
 };
 
-std::string ids_body() {
-  std::string ids;
-  for (int i = 0; i < kPromptTokens; ++i)
-    ids += (i == 0 ? "" : ",") + std::to_string(300 + i * 7 % 1500);
-  return R"({"input_ids":[)" + ids +
-         R"(],"sampling_params":{"max_new_tokens":8,"ignore_eos":true,"temperature":0}})";
-}
-
-std::string text_of(std::size_t bytes) {
-  std::string text;
-  while (text.size() < bytes)
-    text += "the quick brown fox jumps over the lazy dog ";
-  return text.substr(0, bytes);
-}
-
-std::string chat_body(int max_tokens, std::size_t bytes, bool stream) {
-  return R"({"model":"m","max_tokens":)" + std::to_string(max_tokens) +
-         R"(,"ignore_eos":true,"stream":)" + (stream ? "true" : "false") +
-         R"(,"messages":[{"role":"user","content":")" + text_of(bytes) + R"("}]})";
-}
-
 /// One request after the other on a session, as the router sends them: what of its added latency is
 /// the worker's gRPC server and the way there.
 class SessionLatency final : public rpc::SessionClientHandler {
@@ -186,7 +175,7 @@ class SessionLatency final : public rpc::SessionClientHandler {
 
   void on_closed(const Status& /*status*/) override {}
 
-  /// The median round trip; the handler is `self`.
+  /// The median round trip, 0 when there is none; the handler is `self`.
   static double p50_us(const std::shared_ptr<SessionLatency>& self, int grpc_port) {
     async::IoPool io(1, "session");
     rpc::SessionClient::Options options;
@@ -229,13 +218,15 @@ class Bench {
         self_(std::move(self)),
         folder_(std::filesystem::path(self_).parent_path().parent_path().string()) {}
 
-  void run() {
+  /// Whether every row has its figure.
+  bool run() {
     for (const char* policy : {"round_robin", "power_of_two", "cache_aware"}) {
       if (!options_.policy.empty() && options_.policy != policy) continue;
       requests(policy);
     }
     streams(0, "fast");
     streams(kPacedStepUs, "paced");
+    return complete_;
   }
 
  private:
@@ -248,26 +239,41 @@ class Bench {
     return row.find(options_.only) != std::string::npos;
   }
 
-  static void print(const std::string& row,
-                    const std::string& policy,
-                    std::size_t connections,
-                    double value,
-                    const std::string& unit,
-                    std::optional<double> target,
-                    const HttpLoadResult& load) {
-    std::cout
-        << fmt::format(
-               R"({{"bench":"router","row":"{}","policy":"{}","connections":{},"value":{:.3f},)"
-               R"("unit":"{}","target":{},"requests_per_s":{:.0f},"errors":{}}})",
-               row,
-               policy,
-               connections,
-               value,
-               unit,
-               target ? fmt::format("{}", *target) : "null",
-               static_cast<double>(load.requests) / std::max(load.seconds, 1e-9),
-               load.errors)
-        << std::endl;
+  void print(const std::string& row,
+             const std::string& policy,
+             std::size_t connections,
+             double value,
+             const std::string& unit,
+             std::optional<double> target,
+             const HttpLoadResult& load) {
+    print(row, policy, connections, value, unit, target, load, load.problem());
+  }
+
+  /// Without a figure where there is a `problem`.
+  void print(const std::string& row,
+             const std::string& policy,
+             std::size_t connections,
+             double value,
+             const std::string& unit,
+             std::optional<double> target,
+             const HttpLoadResult& load,
+             const std::string& problem) {
+    std::cout << fmt::format(
+                     R"({{"bench":"router","row":"{}","policy":"{}","connections":{},"value":{},)"
+                     R"("unit":"{}","target":{},"requests_per_s":{:.0f},"errors":{}{}}})",
+                     row,
+                     policy,
+                     connections,
+                     problem.empty() ? fmt::format("{:.3f}", value) : "null",
+                     unit,
+                     target ? fmt::format("{}", *target) : "null",
+                     static_cast<double>(load.requests) / std::max(load.seconds, 1e-9),
+                     load.errors,
+                     problem.empty() ? "" : fmt::format(R"(,"error":"{}")", problem))
+              << std::endl;
+    if (problem.empty()) return;
+    complete_ = false;
+    std::cerr << "router_bench: " << row << ": " << problem << std::endl;
   }
 
   Measured measure(const Router& router, const HttpLoad& load) const {
@@ -286,64 +292,67 @@ class Bench {
     return measured;
   }
 
-  /// The repetition with the least CPU time per request.
+  /// The repetition with the least CPU time per request, or one that has a problem.
   Measured best(const Router& router, const HttpLoad& load) const {
     std::optional<Measured> best;
     const auto cost = [](const Measured& m) {
       return m.cpu_us / static_cast<double>(std::max<std::uint64_t>(m.load.requests, 1));
     };
     for (int i = 0; i < options_.reps; ++i) {
-      const Measured next = measure(router, load);
+      Measured next = measure(router, load);
+      if (!next.load.problem().empty()) return next;
       if (!best || cost(next) < cost(*best)) best = next;
     }
     return *best;
   }
 
   void requests(const std::string& policy) {
-    const Worker a(self_, 0);
-    const Worker b(self_, 0);
+    const Worker a(self_, 0, read_);
+    const Worker b(self_, 0, read_);
     const Router router(folder_, policy, {&a, &b});
     if (policy == "round_robin" && wanted("rss_idle"))
-      print("rss_idle", policy, 0, router.rss_mib(), "MiB", 20, {});
-
-    struct Kind {
-      const char* name;
-      const char* path;
-      std::string body;
-    };
-
-    const Kind kinds[] = {
-        {"cpu_per_request_ids", "/generate", ids_body()},
-        {"cpu_per_request_text", "/v1/chat/completions", chat_body(kWholeTokens, 1800, false)}};
-    for (const Kind& kind : kinds) {
-      if (!wanted(kind.name)) continue;
-      for (const std::size_t connections : {8, 32}) {
-        const Measured m = best(router, load(router, kind.path, kind.body, connections));
-        print(kind.name,
-              policy,
-              connections,
-              m.cpu_us / static_cast<double>(std::max<std::uint64_t>(m.load.requests, 1)),
-              "us",
-              policy == "cache_aware" ? 25 : 18,
-              m.load);
-      }
-    }
-    if (policy != "round_robin") return;
-    added_latency(router, {&a, &b});
-    if (wanted("rss_loaded")) {
-      const HttpLoadResult last =
-          run_http_load(load(router, "/v1/chat/completions", kinds[1].body, 128));
+      print("rss_idle", policy, 0, router.rss_mib(), "MiB", 20, {}, "");
+    for (const std::size_t connections : {8, 32})
+      request_cost("cpu_per_request_ids", policy, router, ids_load(router, connections));
+    for (const std::size_t connections : {8, 32})
+      request_cost("cpu_per_request_text", policy, router, text_load(router, connections));
+    if (policy == "round_robin") added_latency(router, {&a, &b});
+    if (policy != "power_of_two" && wanted("rss_loaded")) {
+      HttpLoad load = text_load(router, 128);
+      // Every request makes what cache_aware remembers grow.
+      if (policy == "cache_aware") load.least_requests = kRemembered;
+      const HttpLoadResult last = run_http_load(load);
       print("rss_loaded", policy, 128, router.rss_mib(), "MiB", 40, last);
     }
   }
 
-  [[nodiscard]] HttpLoad load(const Router& router,
-                              const std::string& path,
-                              const std::string& body,
-                              std::size_t connections) const {
+  void request_cost(const std::string& row,
+                    const std::string& policy,
+                    const Router& router,
+                    const HttpLoad& load) {
+    if (!wanted(row)) return;
+    const Measured m = best(router, load);
+    print(row,
+          policy,
+          load.connections,
+          m.cpu_us / static_cast<double>(m.load.requests),
+          "us",
+          policy == "cache_aware" ? 25 : 18,
+          m.load);
+  }
+
+  HttpLoad ids_load(const Router& router, std::size_t connections) {
     return {.port = router.port(),
-            .path = path,
-            .body = body,
+            .path = "/generate",
+            .body = [this](std::size_t /*connection*/) { return ids_.body(++request_count_); },
+            .connections = connections,
+            .seconds = options_.seconds};
+  }
+
+  HttpLoad text_load(const Router& router, std::size_t connections) {
+    return {.port = router.port(),
+            .path = "/v1/chat/completions",
+            .body = [this](std::size_t /*connection*/) { return text_.body(++request_count_); },
             .connections = connections,
             .seconds = options_.seconds};
   }
@@ -369,7 +378,8 @@ class Bench {
       HttpLoad load = routed;
       load.port = port;
       const HttpLoadResult result = run_http_load(load);
-      if (result.requests == 0) throw std::runtime_error("no answer to one request at a time");
+      if (const std::string problem = result.problem(); !problem.empty())
+        throw std::runtime_error(problem);
       if (!best || result.p50_us < best->p50_us) best = result;
     };
     Latencies found;
@@ -388,35 +398,42 @@ class Bench {
   static MessageSizes message_sizes(HttpLoad load) {
     load.seconds = 0.01;
     const HttpLoadResult seen = run_http_load(load);
-    if (seen.requests == 0 || seen.errors != 0)
-      throw std::runtime_error("the router does not answer each request");
+    if (const std::string problem = seen.problem(); !problem.empty())
+      throw std::runtime_error(problem);
     return {.request_bytes = seen.sent_bytes / seen.requests,
             .answer_bytes = seen.received_bytes / seen.requests};
   }
 
   /// Says what went wrong, if something did: other rows do not need these.
-  void added_latency(const Router& router, const std::array<const Worker*, 2>& workers) const {
+  void added_latency(const Router& router, const std::array<const Worker*, 2>& workers) {
     try {
       measure_added_latency(router, workers);
     } catch (const std::exception& error) {
+      complete_ = false;
       std::cerr << "router_bench: added latency: " << error.what() << std::endl;
     }
   }
 
-  void measure_added_latency(const Router& router,
-                             const std::array<const Worker*, 2>& workers) const {
+  void measure_added_latency(const Router& router, const std::array<const Worker*, 2>& workers) {
     const bool as_placed = wanted("added_p50") || wanted("relay_p50");
     const bool one_cpu =
         (wanted("added_p50_one_cpu") || wanted("relay_p50_one_cpu")) && OneProcessor::differs();
     if (!as_placed && !one_cpu) return;
     const Worker& direct = *workers.front();
-    const HttpLoad load = this->load(router, "/generate", ids_body(), 1);
+    const HttpLoad load = ids_load(router, 1);
     const MessageSizes sizes = message_sizes(load);
     if (as_placed) {
       const Latencies found = latencies(load, direct, sizes);
       const double session =
           SessionLatency::p50_us(std::make_shared<SessionLatency>(), direct.grpc_port);
-      print("session_p50", "round_robin", 1, session, "us", std::nullopt, {});
+      print("session_p50",
+            "round_robin",
+            1,
+            session,
+            "us",
+            std::nullopt,
+            {},
+            session > 0 ? "" : "no answer");
       print_added("", found, 20);
     }
     if (one_cpu) {
@@ -428,9 +445,7 @@ class Bench {
     }
   }
 
-  static void print_added(const std::string& where,
-                          const Latencies& found,
-                          std::optional<double> target) {
+  void print_added(const std::string& where, const Latencies& found, std::optional<double> target) {
     const auto print_one = [&](const char* row,
                                double value_us,
                                std::optional<double> target_us,
@@ -446,14 +461,22 @@ class Bench {
   void streams(int step_us, const std::string& name) {
     const std::string row = "cpu_per_token_" + name;
     if (!wanted(row) && !wanted("stream_rate_" + name)) return;
-    const Worker a(self_, step_us);
-    const Worker b(self_, step_us);
+    const Worker a(self_, step_us, read_);
+    const Worker b(self_, step_us, read_);
     const Router router(folder_, "round_robin", {&a, &b});
-    const std::string body = chat_body(kStreamTokens, 500, true);
+    const ChatBodies bodies({.max_tokens = kStreamTokens, .text_bytes = 500, .stream = true});
     for (const std::size_t connections : {1, 32}) {
-      const Measured m = best(router, load(router, "/v1/chat/completions", body, connections));
-      const auto tokens = static_cast<double>(m.load.requests * kStreamTokens);
-      print(row, "round_robin", connections, m.cpu_us / std::max(tokens, 1.0), "us", 1.5, m.load);
+      const HttpLoad load = {
+          .port = router.port(),
+          .path = "/v1/chat/completions",
+          .body = [&](std::size_t connection) { return bodies.body(++request_count_, connection); },
+          .connections = connections,
+          .seconds = options_.seconds,
+          .answer_tokens = kStreamTokens,
+          .read = &read_};
+      const Measured m = best(router, load);
+      const auto tokens = static_cast<double>(m.load.tokens);
+      print(row, "round_robin", connections, m.cpu_us / tokens, "us", 1.5, m.load);
       print("stream_rate_" + name,
             "round_robin",
             connections,
@@ -467,13 +490,19 @@ class Bench {
   Options options_;
   std::string self_;
   std::string folder_;
+  ReadTokens read_;
+  IdsBodies ids_{kPromptTokens};
+  ChatBodies text_{{.max_tokens = kWholeTokens, .text_bytes = kTextBytes}};
+  std::uint64_t request_count_ = 0;
+  bool complete_ = true;  ///< no row lacks its figure
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::strcmp(argv[1], "worker") == 0)
-    return run_fake_worker(std::atoi(argv[2]), std::atoi(argv[3]));
+  if (argc == 5 && std::strcmp(argv[1], "worker") == 0) {
+    return run_fake_worker(std::atoi(argv[2]), std::atoi(argv[3]), ReadTokens(std::atoi(argv[4])));
+  }
   if (argc == 4 && std::strcmp(argv[1], BareRelay::kServerCommand) == 0)
     return run_bare_server(
         {.request_bytes = std::stoul(argv[2]), .answer_bytes = std::stoul(argv[3])});
@@ -489,10 +518,10 @@ int main(int argc, char** argv) {
     if (name == "--profile") options.profile = argv[i + 1];
   }
   try {
-    Bench(options, std::filesystem::canonical("/proc/self/exe").string()).run();
+    Bench bench(options, std::filesystem::canonical("/proc/self/exe").string());
+    return bench.run() ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "router_bench: " << error.what() << "\n";
     return 1;
   }
-  return 0;
 }

@@ -30,14 +30,17 @@ namespace {
 constexpr core::TokenId kFirstToken = 300;
 constexpr core::TokenId kTokenCount = 64;
 
+// A small part of what clients take to read as much as a worker may be ahead.
+constexpr std::chrono::microseconds kClientsBehind(50);
+
 core::TokenId token_at(std::int32_t index) {
   return kFirstToken + index % kTokenCount;
 }
 
 class FakeWorker final : public rpc::SessionHandler {
  public:
-  FakeWorker(int step_us, int whole_max)
-      : step_us_(step_us), whole_max_(whole_max), incarnation_(system_random() | 1U) {
+  FakeWorker(int step_us, int whole_max, const ReadTokens& read)
+      : step_us_(step_us), whole_max_(whole_max), read_(read), incarnation_(system_random() | 1U) {
     stepper_ = std::thread([this] { run_steps(); });
   }
 
@@ -86,7 +89,9 @@ class FakeWorker final : public rpc::SessionHandler {
       const std::lock_guard lock(mutex_);
       streams_[session->number()].session = session;
       streams_[session->number()].running.push_back(
-          {request.id, 0, request.sampling.max_new_tokens});
+          {.id = request.id,
+           .connection = request.sampling.seed % ReadTokens::kConnections,
+           .count = request.sampling.max_new_tokens});
     }
     wake_.notify_one();
   }
@@ -105,6 +110,7 @@ class FakeWorker final : public rpc::SessionHandler {
  private:
   struct Stream {
     core::RequestId id;
+    std::size_t connection = 0;  ///< of the client
     std::int32_t next = 0;
     std::int32_t count = 0;
   };
@@ -133,15 +139,19 @@ class FakeWorker final : public rpc::SessionHandler {
     std::unique_lock lock(mutex_);
     while (!stop_) {
       bool any = false;
+      bool sent = false;
       for (auto& [number, session] : streams_) {
         if (session.running.empty()) continue;
         any = true;
         std::vector<core::TokenEvent> events;
         events.reserve(session.running.size());
         for (Stream& stream : session.running) {
+          if (stream.next - read_.of(stream.connection) >= kAheadTokens) continue;
           const bool last = stream.next + 1 == stream.count;
           events.push_back(event(stream.id, stream.next++, 1, last));
         }
+        if (events.empty()) continue;
+        sent = true;
         std::erase_if(session.running, [](const Stream& s) { return s.next == s.count; });
         session.session->send_step(std::move(events), load());
       }
@@ -149,6 +159,9 @@ class FakeWorker final : public rpc::SessionHandler {
         wake_.wait(lock);
       } else if (step_us_ > 0) {
         wake_.wait_for(lock, std::chrono::microseconds(step_us_), [this] { return stop_; });
+      } else if (!sent) {
+        // The clients are behind, and the processor is theirs and the router's.
+        wake_.wait_for(lock, kClientsBehind);
       } else {
         // Lets submissions in.
         lock.unlock();
@@ -159,6 +172,7 @@ class FakeWorker final : public rpc::SessionHandler {
 
   const int step_us_;
   const int whole_max_;
+  const ReadTokens& read_;
   const std::uint64_t incarnation_;
   std::atomic<std::uint64_t> progress_{1};
   // Guards the streams between gRPC's threads and the stepping one.
@@ -177,7 +191,7 @@ constexpr const char* kCanned =
 
 }  // namespace
 
-int run_fake_worker(int step_us, int whole_max) {
+int run_fake_worker(int step_us, int whole_max, const ReadTokens& read) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   sigset_t set;
   sigemptyset(&set);
@@ -187,7 +201,7 @@ int run_fake_worker(int step_us, int whole_max) {
   const rpc::Library library;
   auto server = rpc::Server::start(
       {.listen_address = "127.0.0.1:0"},
-      {rpc::make_session_service(std::make_shared<FakeWorker>(step_us, whole_max))});
+      {rpc::make_session_service(std::make_shared<FakeWorker>(step_us, whole_max, read))});
   if (!server.ok()) {
     std::cerr << server.status().message() << "\n";
     return 1;
