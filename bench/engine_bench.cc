@@ -1,10 +1,18 @@
 // A model through the engine, against what the machine can do: JSON lines. First the limits, then a
 // row per load with tokens per second and the share of the bound, then what each op took of the
-// fastest step and its share of its own bound (the longer of reading and multiplying). "target" is
-// the bound; "median" is the tokens per second of the middle step, for comparing with programs that
-// report means or medians. "sample" is from logits to tokens. "outside ops" is what no op takes of
-// the middle step of a decode, in the engine before its first op and after its last one, and
-// between ops, less what reading the clock takes.
+// fastest step and its share of its own bound (the longer of reading and multiplying).
+//
+// A run is a prompt, or 48 steps of a decode from the prompts' end on, as other programs take them;
+// there are as many as the budget allows, one decode at least. "value" and "median" are tokens over
+// the whole time of the middle run, "best" those of the fastest step, which "ms" is of; "target" is
+// the bound of the middle run. Prompts and the tokens that streams go on with are random
+// (random_tokens.h), so that experts vary. "experts_read" of a mixture of experts: how many of a
+// layer a step reads, the mean, of how many "experts_seen" in the row; the bound counts those that
+// each step really reads. "note" says where a row is beyond its bound.
+//
+// "sample" is from logits to tokens. "outside ops" is what no op takes of the middle step of a
+// decode, in the engine before its first op and after its last one, and between ops, less what
+// reading the clock takes.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
 //                [--context N]... [--streams N]... [--row ROW]... [--budget SECONDS]
 //                [--share-pages]
@@ -15,6 +23,7 @@
 #include "common/engine/engine.h"
 
 #include "bench/limits.h"
+#include "bench/random_tokens.h"
 #include "bench/timed_backend.h"
 #include "common/base/clock.h"
 #include "common/engine/model_executor.h"
@@ -25,6 +34,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -156,15 +166,34 @@ struct Step {
   std::map<std::string, OpCost> costs;
 };
 
+/// A prompt, or some steps of a decode.
+struct Run {
+  double seconds = 0;
+  double bound_s = 0;
+  double tokens = 0;
+};
+
+/// Steps of a decode that make a run, as the programs have them that we compare with.
+constexpr std::int32_t kSteps = 48;
+
+/// Of prompts and of the tokens that follow them.
+constexpr std::uint64_t kSeed = 1;
+
 /// Notes how long the rows of logits took that became tokens. They must be read at least.
 class TimedExecutor final : public engine::Executor {
  public:
   TimedExecutor(model::Model* model, std::int32_t page_size, TimedBackend* backend)
-      : inner_(model, page_size), backend_(backend) {}
+      : model_(model, page_size), inner_(&model_, kSeed), backend_(backend) {}
+
+  RandomTokens& fed() { return inner_; }
 
   [[nodiscard]] const engine::ExecutorInfo& info() const override { return inner_.info(); }
 
+  /// Takes all of the memory now, as it is in a server that has served so much before; llama.cpp
+  /// clears its own when it starts. Else 32 streams that begin a page each take 60 MB from
+  /// the system in that step.
   Status bind_kv(std::byte* base, std::int64_t page_count) override {
+    std::memset(base, 0, static_cast<std::size_t>(page_count) * info().page_bytes);
     return inner_.bind_kv(base, page_count);
   }
 
@@ -183,7 +212,8 @@ class TimedExecutor final : public engine::Executor {
   }
 
  private:
-  engine::ModelExecutor inner_;
+  engine::ModelExecutor model_;
+  RandomTokens inner_;
   TimedBackend* backend_;
 };
 
@@ -210,8 +240,10 @@ class Bench {
                model_->memory_plan(16).weight_bytes);
     measure();
     for (const Load& row : flags_.rows) {
-      times_.clear();
+      runs_.clear();
       outsides_.clear();
+      contexts_ = 0;
+      backend_.forget_experts();
       if (row.streams == 0) {
         TANDEM_TRY(prefill(row.context));
       } else {
@@ -270,20 +302,22 @@ class Bench {
   Status submit(std::int32_t prompt, std::int32_t output) {
     core::Request request;
     request.id = {++next_id_};
-    for (std::int32_t i = 0; i < prompt; ++i) {
-      const auto mixed = static_cast<std::uint64_t>(i) * 37 + next_id_ * 101;
-      request.input_ids.push_back(static_cast<core::TokenId>(mixed % 1000) + 10);
-    }
+    const auto vocabulary = static_cast<std::uint64_t>(executor_->info().vocab_size);
+    for (std::int32_t i = 0; i < prompt; ++i)
+      request.input_ids.push_back(static_cast<core::TokenId>(random_.below(vocabulary)));
     request.sampling.max_new_tokens = output;
     request.sampling.temperature = 0;
     request.sampling.ignore_eos = true;
     return engine_->submit(std::move(request), [this](core::TokenEvent&& event) {
-      events_ += event.tokens.empty() ? 0 : 1;
+      if (event.finish && event.finish->kind == core::FinishKind::kAbort)
+        failed_ = event.finish->status;
     });
   }
 
+  /// Notes its time, and its costs where it is the fastest.
   double timed_step(Step& best) {
     backend_.reset();
+    executor_->fed().begin();
     const double start = backend_.op_clock().now();
     engine_->step(steady_clock().now());
     const double end = backend_.op_clock().now();
@@ -297,6 +331,13 @@ class Bench {
     return seconds;
   }
 
+  [[nodiscard]] double step_bound_s() const {
+    double bound = 0;
+    for (const auto& [op, cost] : backend_.costs())
+      bound += bound_s(cost, limits_);
+    return bound;
+  }
+
   Status prefill(std::int32_t context) {
     TANDEM_TRY(make_engine(context + 256));
     Step best;
@@ -307,45 +348,63 @@ class Bench {
          ++runs) {
       TANDEM_TRY(submit(context, 1));
       const double seconds = timed_step(best);
-      if (runs > 0) times_.push_back(seconds);
+      if (runs > 0)
+        runs_.push_back({.seconds = seconds,
+                         .bound_s = step_bound_s(),
+                         .tokens = static_cast<double>(context)});
       spent += seconds;
       while (engine_->has_work())
         engine_->step(steady_clock().now());
+      TANDEM_TRY(failed_);
     }
     report("prefill", context, 1, context, best);
     return {};
   }
 
   Status decode(std::int32_t context, std::int32_t streams) {
-    constexpr std::int32_t kSteps = 96;
-    const std::int64_t tokens = static_cast<std::int64_t>(streams) * (context + 2 * kSteps + 16);
-    TANDEM_TRY(make_engine(tokens));
-    events_ = 0;
-    std::int64_t before = 0;
-    for (std::int32_t i = 0; i < streams; ++i)
-      TANDEM_TRY(submit(context, kSteps + streams));
     Step best;
     double spent = 0;
-    bool all_before = false;
-    while (engine_->has_work()) {
-      before = events_;
-      Step step;
-      const double seconds = timed_step(step);
-      // Prompts are over once every stream got a token in the step before, too.
-      const bool all = events_ - before == streams;
-      const bool decoding = all && all_before;
-      all_before = all;
-      if (!decoding) continue;
-      outsides_.push_back(outside_);
-      spent += seconds;
-      times_.push_back(seconds);
-      if (step.seconds < best.seconds) best = std::move(step);
-      if (spent > flags_.budget_s) break;
+    while (spent < flags_.budget_s) {
+      TANDEM_TRY(const Run run, decode_run(context, streams, best));
+      runs_.push_back(run);
+      spent += run.seconds;
     }
     report("decode", context, streams, streams, best);
     report_outside(row_name("decode", context, streams));
     engine_.reset();
     return {};
+  }
+
+  /// The first kSteps steps that every stream takes part in and no prompt.
+  Result<Run> decode_run(std::int32_t context, std::int32_t streams, Step& best) {
+    // Prompts end one after the other, so streams are some steps apart at most.
+    const std::int32_t output = kSteps + streams + 1;
+    TANDEM_TRY(make_engine(static_cast<std::int64_t>(streams) * (context + output + 16)));
+    for (std::int32_t i = 0; i < streams; ++i)
+      TANDEM_TRY(submit(context, output));
+    Run run;
+    std::int32_t steps = 0;
+    while (engine_->has_work() && steps < kSteps) {
+      Step step;
+      const double seconds = timed_step(step);
+      TANDEM_TRY(failed_);
+      if (!executor_->fed().decoded(static_cast<std::size_t>(streams))) {
+        backend_.forget_experts();
+        continue;
+      }
+      ++steps;
+      outsides_.push_back(outside_);
+      contexts_ += executor_->fed().context();
+      run.seconds += seconds;
+      run.bound_s += step_bound_s();
+      run.tokens += streams;
+      if (step.seconds < best.seconds) best = std::move(step);
+    }
+    if (steps < kSteps) {
+      return internal_error(fmt::format(
+          "decode:{}:{} has {} steps with all streams of {}", context, streams, steps, kSteps));
+    }
+    return run;
   }
 
   /// The step in the middle, by its sum.
@@ -373,33 +432,36 @@ class Bench {
         "{}{} {} context {} streams {}", model_name(), weights_name(), name, context, streams);
   }
 
-  /// Of the row's steps; 0 when there was none.
-  [[nodiscard]] double median_s() {
-    if (times_.empty()) return 0;
-    const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
-    std::nth_element(times_.begin(), middle, times_.end());
+  /// The run in the middle; there is one.
+  Run middle_run() {
+    const auto middle = runs_.begin() + static_cast<std::ptrdiff_t>(runs_.size() / 2);
+    std::ranges::nth_element(
+        runs_, middle, {}, [](const Run& run) { return run.seconds / run.tokens; });
     return *middle;
   }
 
+  /// `step`: the fastest one, of so many tokens.
   void report(const char* name,
               std::int32_t context,
               std::int32_t streams,
               std::int32_t tokens,
               const Step& step) {
-    double bound = 0;
-    for (const auto& [op, cost] : step.costs)
-      bound += bound_s(cost, limits_);
+    const Run run = middle_run();
     const std::string row = row_name(name, context, streams);
     fmt::print(
-        R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "median": {:.1f}, "unit": "tokens/s", )"
-        R"("target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}}})"
+        R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "median": {:.1f}, "best": {:.1f}, )"
+        R"("unit": "tokens/s", "target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}, )"
+        R"("runs": {}{}}})"
         "\n",
         row,
+        run.tokens / run.seconds,
+        run.tokens / run.seconds,
         tokens / step.seconds,
-        tokens / median_s(),
-        tokens / bound,
-        bound / step.seconds,
-        step.seconds * 1e3);
+        run.tokens / run.bound_s,
+        run.bound_s / run.seconds,
+        step.seconds * 1e3,
+        runs_.size(),
+        remarks(run));
     for (const auto& [op, cost] : step.costs) {
       fmt::print(
           R"({{"bench": "engine", "row": "{}: {}", "value": {:.3f}, "unit": "ms", "target": {:.3f}, )"
@@ -419,6 +481,24 @@ class Bench {
     (void)std::fflush(stdout);
   }
 
+  /// What only some rows say.
+  [[nodiscard]] std::string remarks(const Run& run) const {
+    std::string text;
+    if (!outsides_.empty()) {
+      text += fmt::format(R"(, "steps": {}, "mean_context": {:.1f})",
+                          kSteps,
+                          contexts_ / static_cast<double>(outsides_.size()));
+    }
+    if (const TimedBackend::Experts experts = backend_.experts(); experts.read > 0) {
+      text += fmt::format(
+          R"(, "experts_read": {:.1f}, "experts_seen": {:.1f})", experts.read, experts.seen);
+    }
+    if (run.bound_s > run.seconds) {
+      text += R"(, "note": "beyond its bound: part of what it reads was in caches")";
+    }
+    return text;
+  }
+
   const Flags& flags_;
   TimedBackend& backend_;
   kernels::ThreadPool& pool_;
@@ -428,10 +508,12 @@ class Bench {
   std::unique_ptr<TimedExecutor> executor_;
   std::unique_ptr<engine::Engine> engine_;
   std::uint64_t next_id_ = 0;
-  std::int64_t events_ = 0;
-  std::vector<double> times_;  ///< of the steps of the row in progress
-  Outside outside_;            ///< of the last step
+  Random random_{kSeed};
+  Status failed_;          ///< why a request ended early
+  std::vector<Run> runs_;  ///< of the row in progress
+  Outside outside_;        ///< of the last step
   std::vector<Outside> outsides_;
+  double contexts_ = 0;  ///< sum over the same steps
 };
 
 int run(const Flags& flags) {

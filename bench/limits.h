@@ -32,6 +32,12 @@ inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat&
   return false;
 }
 
+/// The same of attention: scores and sums of values, over keys and values of this type.
+inline bool attention_multiplies_bf16(kernels::Family family, kernels::DType kv) {
+  return kv == kernels::DType::kBf16 &&
+         (family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16);
+}
+
 /// With one thread, processor time: neighbours on a shared machine then cost only cache and
 /// bandwidth. With several, wall time.
 inline bool use_cpu_time = false;

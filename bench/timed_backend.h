@@ -96,6 +96,28 @@ class TimedBackend final : public kernels::Backend {
     first_start_ = 0;
   }
 
+  /// Of one layer of a mixture of experts, the mean of all layers; zeros without one.
+  struct Experts {
+    double read = 0;  ///< by one call
+    double seen = 0;  ///< by any call
+  };
+
+  /// Since forget_experts().
+  [[nodiscard]] Experts experts() const {
+    if (experts_seen_.empty()) return {};
+    double seen = 0;
+    for (const auto& [layer, ids] : experts_seen_)
+      seen += static_cast<double>(ids.size());
+    return {.read = experts_read_ / expert_calls_,
+            .seen = seen / static_cast<double>(experts_seen_.size())};
+  }
+
+  void forget_experts() {
+    experts_seen_.clear();
+    experts_read_ = 0;
+    expert_calls_ = 0;
+  }
+
   /// What a cost is noted under. `name` is of a literal.
   struct Op {
     std::string_view name = {};
@@ -245,6 +267,9 @@ class TimedBackend final : public kernels::Backend {
     const std::size_t rows = args.tokens * args.top_k;
     // Only the experts that some token has are read.
     const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
+    experts_seen_[args.gate].insert(chosen.begin(), chosen.end());
+    experts_read_ += static_cast<double>(chosen.size());
+    ++expert_calls_;
     for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
       cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
       count_products(*weight,
@@ -257,12 +282,10 @@ class TimedBackend final : public kernels::Backend {
   void count_attention(const kernels::AttentionArgs& args, OpCost& cost) const {
     const kernels::RaggedTokens& batch = args.batch;
     const double row = static_cast<double>(args.kv.head_dim);
-    const bool on_tiles =
-        inner_.family() == kernels::Family::kAmx && args.kv.dtype == kernels::DType::kBf16;
+    const bool as_bf16 = attention_multiplies_bf16(inner_.family(), args.kv.dtype);
     for (std::size_t t = 0; t < batch.tokens; ++t) {
       const double visible = static_cast<double>(batch.position[t]) + 1;
-      // On tiles scores and sums of values are products of bf16.
-      double& flops = on_tiles ? cost.bf16_flops : cost.flops;
+      double& flops = as_bf16 ? cost.bf16_flops : cost.flops;
       flops += 4 * visible * row * static_cast<double>(args.heads);
       // A sequence's pages are read once for all of its tokens in the batch.
       if (t + 1 < batch.tokens && batch.sequence[t + 1] == batch.sequence[t]) continue;
@@ -310,6 +333,9 @@ class TimedBackend final : public kernels::Backend {
   mutable double own_seconds_ = 0;
   mutable double first_start_ = 0;
   mutable double last_end_ = 0;
+  mutable std::map<const kernels::PackedWeight*, std::set<std::int32_t>> experts_seen_;
+  mutable double experts_read_ = 0;
+  mutable double expert_calls_ = 0;
 };
 
 }  // namespace tandem::bench
