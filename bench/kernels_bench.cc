@@ -5,10 +5,12 @@
 #include "kernels/api/convert.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 namespace {
@@ -26,8 +28,21 @@ struct Setup {
   const Backend& backend;
   ThreadPool& pool;
   double budget_s;  // per case
+  /// Weights, or keys and values, of a bench together: several copies, so that what reads them
+  /// finds them in memory, as the bound of reading over as many bytes does.
+  std::size_t set_bytes;
   Limits limits;
 };
+
+/// A quarter more than the last level of caches where the system tells its size, within reason:
+/// read in turn, nothing of it is still there (480 MiB of cache give 600 MiB at memory's pace).
+std::size_t set_bytes() {
+  constexpr std::size_t kLeast = std::size_t{192} << 20;
+  const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::clamp(static_cast<std::size_t>(std::max(cache_bytes, 0L)) / 4 * 5,
+                    kLeast,
+                    tandem::bench::kBeyondCaches);
+}
 
 void report(const Setup& setup,
             const char* op,
@@ -79,16 +94,12 @@ double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) 
                                                                         : limits.fma_gflop_s;
 }
 
-// Weights of a bench together: several copies, so that a decode step does not find them in the
-// second level of caches. The bound of reading is that of as many bytes.
-constexpr std::size_t kSetBytes = std::size_t{192} << 20;
-
 void bench_linear(const Setup& setup, std::size_t n, std::size_t k, const Format& format) {
   const std::vector<float> source = ramp(n * k);
   const tandem::kernels::MatrixView view{
       .data = source.data(), .dtype = DType::kF32, .rows = n, .cols = k};
   const std::size_t bytes = setup.backend.packed_bytes(n, k, format.format);
-  const std::size_t copies = std::max<std::size_t>(1, kSetBytes / bytes);
+  const std::size_t copies = std::max<std::size_t>(1, setup.set_bytes / bytes);
   std::vector<std::unique_ptr<tandem::kernels::PackedWeight>> weights;
   for (std::size_t i = 0; i < copies; ++i) {
     weights.push_back(setup.backend.pack({&view, 1}, format.format, setup.pool));
@@ -137,7 +148,7 @@ void bench_experts(const Setup& setup, const Format& format) {
     return setup.backend.pack_stack(views, format.format, setup.pool);
   };
   const std::size_t bytes = 3 * setup.backend.packed_bytes(kInner, kHidden, format.format);
-  std::vector<Layer> layers(kSetBytes / (kExperts * bytes) + 1);
+  std::vector<Layer> layers(setup.set_bytes / (kExperts * bytes) + 1);
   for (Layer& layer : layers) {
     layer = {stack(kInner, kHidden), stack(kInner, kHidden), stack(kHidden, kInner)};
     if (layer.gate == nullptr || layer.up == nullptr || layer.down == nullptr) return;
@@ -224,12 +235,16 @@ void bench_attention(const Setup& setup,
   tandem::kernels::KvLayer kv{.page_size = kPage, .kv_heads = 8, .head_dim = 128, .dtype = dtype};
   const std::size_t pages = (context + kPage - 1) / kPage;
   kv.page_stride_bytes = kv.layer_bytes();
-  const PoolMemory memory(sequences * pages * kv.page_stride_bytes);
-  kv.base = memory.data();
-  for (std::size_t i = 0; i < memory.size() / tandem::kernels::dtype_bytes(dtype); ++i) {
+  const std::size_t bytes = sequences * pages * kv.page_stride_bytes;
+  // A prompt is bound by its products; tokens alone read other keys and values each time.
+  const std::size_t copies = chunk > 1 ? 1 : std::max<std::size_t>(1, setup.set_bytes / bytes);
+  const PoolMemory memory(copies * bytes);
+  for (std::size_t i = 0; i < bytes / tandem::kernels::dtype_bytes(dtype); ++i) {
     tandem::kernels::store_element(
         memory.data(), dtype, i, static_cast<float>(i % 17) * 0.1F - 0.8F);
   }
+  for (std::size_t copy = 1; copy < copies; ++copy)
+    std::memcpy(memory.data() + copy * bytes, memory.data(), bytes);
   std::vector<std::vector<std::int32_t>> tables(sequences, std::vector<std::int32_t>(pages));
   std::vector<tandem::kernels::SequencePages> views;
   std::vector<std::int32_t> sequence;
@@ -248,17 +263,20 @@ void bench_attention(const Setup& setup,
   const std::vector<float> q = ramp(sequence.size() * kHeads * 128);
   std::vector<float> out(q.size());
   const double seconds = best_time(setup.budget_s, [&] {
-    setup.backend.attention({.q = q.data(),
-                             .out = out.data(),
-                             .batch = {.tokens = sequence.size(),
-                                       .sequence = sequence.data(),
-                                       .position = position.data(),
-                                       .sequences = views.data(),
-                                       .sequence_count = views.size()},
-                             .kv = kv,
-                             .heads = kHeads,
-                             .scale = 0.0884F},
-                            setup.pool);
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      kv.base = memory.data() + copy * bytes;
+      setup.backend.attention({.q = q.data(),
+                               .out = out.data(),
+                               .batch = {.tokens = sequence.size(),
+                                         .sequence = sequence.data(),
+                                         .position = position.data(),
+                                         .sequences = views.data(),
+                                         .sequence_count = views.size()},
+                               .kv = kv,
+                               .heads = kHeads,
+                               .scale = 0.0884F},
+                              setup.pool);
+    }
   });
   char shape[64];
   std::snprintf(shape, sizeof(shape), "S=%zu context=%zu chunk=%zu", sequences, context, chunk);
@@ -266,11 +284,13 @@ void bench_attention(const Setup& setup,
          name,
          shape,
          tandem::kernels::dtype_name(dtype),
-         seconds,
+         seconds / static_cast<double>(copies),
          static_cast<double>(sequences * context) * 2 * 8 * 128 *
              static_cast<double>(tandem::kernels::dtype_bytes(dtype)),
          visible * kHeads * 128 * 4,
-         setup.limits.fma_gflop_s);
+         tandem::bench::attention_multiplies_bf16(setup.backend.family(), dtype)
+             ? setup.limits.bf16_gflop_s
+             : setup.limits.fma_gflop_s);
 }
 
 struct Flags {
@@ -315,18 +335,23 @@ int main(int argc, char** argv) {
   ThreadPool pool(flags.threads,
                   tandem::kernels::thread_places(flags.threads, tandem::kernels::allowed_cpus()));
   use_cpu_time = pool.thread_count() == 1;
-  Setup setup{.backend = *backend, .pool = pool, .budget_s = flags.budget_s, .limits = {}};
-  setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s, kSetBytes);
+  Setup setup{.backend = *backend,
+              .pool = pool,
+              .budget_s = flags.budget_s,
+              .set_bytes = set_bytes(),
+              .limits = {}};
+  setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s, setup.set_bytes);
   std::printf(
       "{\"bench\":\"limits\",\"family\":\"%s\",\"threads\":%zu,\"clock\":\"%s\",\"read_gb_s\":%.2f,"
-      "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f}\n",
+      "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f,\"set_bytes\":%zu}\n",
       std::string(tandem::kernels::family_name(backend->family())).c_str(),
       pool.thread_count(),
       use_cpu_time ? "cpu" : "wall",
       setup.limits.read_gb_s,
       setup.limits.fma_gflop_s,
       setup.limits.bf16_gflop_s,
-      setup.limits.int8_gop_s);
+      setup.limits.int8_gop_s,
+      setup.set_bytes);
   for (const Format& format : {Format{"bf16", DType::kBf16},
                                Format{"f32", DType::kF32},
                                Format{"int8wo", WeightScheme::kInt8},
