@@ -1,12 +1,12 @@
 #include "common/json/parse.h"
 
+#include "common/json/integers.h"
 #include "common/json/scan.h"
 #include "common/json/utf8.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -31,113 +31,6 @@ const char* skip_space_from(const char* at, const char* end) {
     ++at;
   }
   return at;
-}
-
-using scan::kOnes;
-using scan::kTops;
-using scan::load_eight;
-
-/// A whole number of 1 to 9 digits, as JSON writes it; without digits it is something else.
-struct ShortNumber {
-  std::size_t digits = 0;
-  std::int32_t value = 0;
-};
-
-/// The lowest top bit that is set is that of the first byte that is no digit.
-std::uint64_t no_digits(std::uint64_t bytes) {
-  // Top bits of bytes below '0' (borrows go upwards, past the first such byte only), above '9', and
-  // of those that are not ASCII.
-  return ((bytes - '0' * kOnes) | (bytes + (0x7FU - '9') * kOnes) | bytes) & kTops;
-}
-
-/// The number that eight digits are, each the value 0 to 9 in a byte, the lowest first.
-std::int32_t number_of_eight(std::uint64_t digits) {
-  // Pairs, fours and eights at once.
-  digits = digits * 10 + (digits >> 8U);
-  digits = ((digits & 0x000000FF000000FFU) * (100 + (1000000ULL << 32U)) +
-            ((digits >> 16U) & 0x000000FF000000FFU) * (1 + (10000ULL << 32U))) >>
-           32U;
-  return static_cast<std::int32_t>(digits);
-}
-
-/// The value of `count` digits, 1 to 7, of eight bytes.
-std::int32_t number_of_digits(std::uint64_t bytes, std::size_t count) {
-  // Left-padded with zeros to eight digits.
-  return number_of_eight((bytes - '0' * kOnes) << (8 * (8 - count)));
-}
-
-/// Near the end of the text, or with more digits.
-[[gnu::noinline]] ShortNumber read_short_number_by_digit(const char* at, const char* end) {
-  constexpr std::size_t kDigitsMax = 9;
-  const char* const first = at;
-  std::int32_t value = 0;
-  while (at != end && is_digit(*at)) {
-    if (at == first + kDigitsMax) return {};
-    value = value * 10 + (*at++ - '0');
-  }
-  const auto digits = static_cast<std::size_t>(at - first);
-  if (digits > 1 && *first == '0') return {};
-  return {digits, value};
-}
-
-/// What stands at `at`, before `end`.
-inline ShortNumber read_short_number(const char* at, const char* end) {
-  if (end - at < static_cast<std::ptrdiff_t>(sizeof(std::uint64_t)))
-    return read_short_number_by_digit(at, end);
-  const std::uint64_t bytes = load_eight(at);
-  const std::uint64_t others = no_digits(bytes);
-  if (others == 0) return read_short_number_by_digit(at, end);
-  const std::size_t digits = static_cast<std::size_t>(std::countr_zero(others)) / 8;
-  if (digits == 0 || (*at == '0' && digits > 1)) return {};
-  return {digits, number_of_digits(bytes, digits)};
-}
-
-struct IntegerRun {
-  const char* at = nullptr;  ///< what is not taken
-  std::size_t count = 0;
-};
-
-/// Takes "1,2, 3," from the front, as many as there is room for, away from both ends of the text,
-/// which begins at `begin`. Commas are found first and 64 bytes at a time: looking for each
-/// where the one before ends would wait for that one.
-[[gnu::noinline]] IntegerRun read_run(const char* begin,
-                                      const char* at,
-                                      const char* end,
-                                      std::span<std::int32_t> room) {
-  std::int32_t* to = room.data();
-  std::int32_t* const full = to + room.size();
-  const auto taken = [&] { return IntegerRun{at, static_cast<std::size_t>(to - room.data())}; };
-  if (at - begin < static_cast<std::ptrdiff_t>(sizeof(std::uint64_t))) return taken();
-  for (const char* piece = at; end - piece >= scan::kPiece; piece += scan::kPiece) {
-    for (std::uint64_t commas = scan::find_in_piece(piece, ','); commas != 0;
-         commas &= commas - 1) {
-      const char* const comma = piece + std::countr_zero(commas);
-      const char* const first = *at == ' ' ? at + 1 : at;
-      const auto digits = static_cast<std::size_t>(comma - first);
-      if (digits - 1 >= sizeof(std::uint64_t) - 1 || (*first == '0' && digits > 1) || to == full)
-        return taken();
-      // The eight bytes before the comma; what is before the number becomes leading zeros.
-      const std::size_t others = 8 * (sizeof(std::uint64_t) - digits);
-      const std::uint64_t number =
-          (load_eight(comma - sizeof(std::uint64_t)) ^ ('0' * kOnes)) >> others << others;
-      if (((number | (number + (0x80U - 10) * kOnes)) & kTops) != 0) return taken();
-      *to++ = number_of_eight(number);
-      at = comma + 1;
-    }
-  }
-  return taken();
-}
-
-/// In pieces whose count fits a byte: sixteen bytes are then compared and added at once.
-std::size_t count_commas(std::string_view text) {
-  std::size_t count = 0;
-  for (std::size_t begin = 0; begin < text.size(); begin += 128) {
-    std::uint8_t piece = 0;
-    for (const char c : text.substr(begin, 128))
-      piece = static_cast<std::uint8_t>(piece + (c == ',' ? 1 : 0));
-    count += piece;
-  }
-  return count;
 }
 
 // Room for containers inside one another that most texts need.
