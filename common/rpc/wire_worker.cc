@@ -1,4 +1,5 @@
 // Messages that describe a worker and what is submitted to it.
+#include "common/rpc/internal/packed.h"
 #include "common/rpc/wire.h"
 
 #include <string>
@@ -197,51 +198,6 @@ constexpr std::uint8_t tag_of(int field) {
   return static_cast<std::uint8_t>(field << 3 | kLengthDelimited);
 }
 
-std::uint8_t* write_varint(std::uint64_t value, std::uint8_t* at) {
-  while (value >= 0x80) {
-    *at++ = static_cast<std::uint8_t>(value | 0x80U);
-    value >>= 7U;
-  }
-  *at++ = static_cast<std::uint8_t>(value);
-  return at;
-}
-
-std::size_t varint_bytes(std::size_t value) {
-  std::size_t bytes = 1;
-  while (value >>= 7U)
-    ++bytes;
-  return bytes;
-}
-
-/// Bytes of int32 numbers in a row. One sum without branches, so that many are looked at at once.
-std::size_t packed_bytes(const std::vector<core::TokenId>& ids) {
-  std::uint32_t more = 0;
-  for (const core::TokenId id : ids) {
-    const auto bits = static_cast<std::uint32_t>(id);
-    // Negative ones are written with 64 bits.
-    more += static_cast<std::uint32_t>(bits >= 1U << 7U) +
-            static_cast<std::uint32_t>(bits >= 1U << 14U) +
-            static_cast<std::uint32_t>(bits >= 1U << 21U) +
-            static_cast<std::uint32_t>(bits >= 1U << 28U) + 5U * (bits >> 31U);
-  }
-  return ids.size() + more;
-}
-
-std::uint8_t* write_packed(const std::vector<core::TokenId>& ids, std::uint8_t* at) {
-  for (const core::TokenId id : ids) {
-    const auto bits = static_cast<std::uint32_t>(id);
-    if (bits < 1U << 7U) {
-      *at++ = static_cast<std::uint8_t>(bits);
-    } else if (bits < 1U << 14U) {
-      *at++ = static_cast<std::uint8_t>(bits | 0x80U);
-      *at++ = static_cast<std::uint8_t>(bits >> 7U);
-    } else {
-      at = write_varint(static_cast<std::uint64_t>(std::int64_t{id}), at);
-    }
-  }
-  return at;
-}
-
 }  // namespace
 
 void append_submission(const Submission& submission,
@@ -257,7 +213,9 @@ void append_submission(const Submission& submission,
   const std::vector<core::TokenId>& ids = submission.request.input_ids;
   // A message that comes in two parts is both of them together (Protocol Buffers, "Last One Wins"):
   // the second part is the prompt alone.
-  const std::size_t ids_bytes = packed_bytes(ids);
+  using internal::varint_bytes;
+  using internal::write_varint;
+  const std::size_t ids_bytes = internal::packed_bytes(ids);
   const std::size_t request_bytes = 1 + varint_bytes(ids_bytes) + ids_bytes;
   const std::size_t submit_bytes = 1 + varint_bytes(request_bytes) + request_bytes;
   const std::size_t second = ids.empty() ? 0 : 1 + varint_bytes(submit_bytes) + submit_bytes;
@@ -273,7 +231,7 @@ void append_submission(const Submission& submission,
   at = write_varint(request_bytes, at);
   *at++ = tag_of(v1::Request::kInputIdsFieldNumber);
   at = write_varint(ids_bytes, at);
-  write_packed(ids, at);
+  internal::write_packed(ids, at);
 }
 
 Result<Submission> read_submission(const v1::Submit& message, Time now) {
