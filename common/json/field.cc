@@ -60,20 +60,24 @@ std::string describe(const Value& value) {
   }
 }
 
-Field Field::child(const Value& value, std::string_view key) const {
-  const std::string name = shorten(key);
-  if (path_.empty()) return Field(value, name);
-  std::string path;
-  path.reserve(path_.size() + 1 + name.size());
-  return Field(value, std::move(path.append(path_).append(".").append(name)));
+std::string Field::path() const {
+  if (key_ == nullptr) return path_;
+  return path_.empty() ? shorten(*key_) : path_ + "." + shorten(*key_);
+}
+
+Field Field::child(const Member& member) const {
+  Field field(member.value, path());
+  field.key_ = &member.key;
+  return field;
 }
 
 Field Field::child(const Value& value, std::size_t index) const {
-  return Field(value, fmt::format("{}[{}]", path_, index));
+  return Field(value, fmt::format("{}[{}]", path(), index));
 }
 
 Status Field::error(std::string_view what) const {
-  return invalid_argument(path_.empty() ? std::string(what) : fmt::format("{}: {}", path_, what));
+  const std::string place = path();
+  return invalid_argument(place.empty() ? std::string(what) : fmt::format("{}: {}", place, what));
 }
 
 Status Field::mismatch(std::string_view expected) const {
@@ -82,16 +86,17 @@ Status Field::mismatch(std::string_view expected) const {
 
 Result<Field> Field::at(std::string_view key) const {
   TANDEM_TRY(const Object* object, as_object());
-  const Value* member = object->find(key);
-  static const Value kNull;
-  if (member == nullptr) return child(kNull, key).error("missing");
-  return child(*member, key);
+  const Member* member = object->find_member(key);
+  if (member != nullptr) return child(*member);
+  const Member missing{std::string(key), Value()};
+  return child(missing).error("missing");
 }
 
 std::optional<Field> Field::find(std::string_view key) const {
-  const Value* member = value_->find(key);
-  if (member == nullptr || member->is_null()) return std::nullopt;
-  return child(*member, key);
+  const Object* object = value_->if_object();
+  const Member* member = object == nullptr ? nullptr : object->find_member(key);
+  if (member == nullptr || member->value.is_null()) return std::nullopt;
+  return child(*member);
 }
 
 Result<std::vector<Field>> Field::items() const {
@@ -109,7 +114,7 @@ Result<std::vector<std::pair<std::string_view, Field>>> Field::members() const {
   std::vector<std::pair<std::string_view, Field>> fields;
   fields.reserve(object->size());
   for (const Member& member : *object) {
-    fields.emplace_back(member.key, child(member.value, member.key));
+    fields.emplace_back(member.key, child(member));
   }
   return fields;
 }
@@ -174,14 +179,14 @@ Result<std::vector<std::int64_t>> Field::as_ints(std::int64_t min, std::int64_t 
 Result<std::vector<std::int32_t>> Field::as_small_ints(std::int32_t min, std::int32_t max) const {
   const Integers* integers = value_->if_integers();
   if (integers == nullptr) return read_ints<std::int32_t>(min, max);
-  // Without a branch for each, so that many are compared at once.
-  std::int32_t least = max;
-  std::int32_t most = min;
+  // Without a branch for each, so that many are compared at once; below `min` is far above it.
+  const auto room = static_cast<std::uint32_t>(max) - static_cast<std::uint32_t>(min);
+  std::uint32_t wrong_count = 0;
   for (const std::int32_t number : *integers) {
-    least = std::min(least, number);
-    most = std::max(most, number);
+    const auto above = static_cast<std::uint32_t>(number) - static_cast<std::uint32_t>(min);
+    wrong_count += static_cast<std::uint32_t>(above > room);
   }
-  if (least >= min && most <= max) return *integers;
+  if (wrong_count == 0) return *integers;
   const auto wrong = std::ranges::find_if(
       *integers, [&](std::int32_t number) { return number < min || number > max; });
   const Value number(*wrong);

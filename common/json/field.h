@@ -26,7 +26,7 @@ class Field {
 
   [[nodiscard]] const Value& value() const { return *value_; }
 
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string path() const;
 
   [[nodiscard]] bool is_null() const { return value_->is_null(); }
 
@@ -71,11 +71,14 @@ class Field {
  private:
   template <class Int>
   [[nodiscard]] Result<std::vector<Int>> read_ints(std::int64_t min, std::int64_t max) const;
-  [[nodiscard]] Field child(const Value& value, std::string_view key) const;
+  [[nodiscard]] Field child(const Member& member) const;
   [[nodiscard]] Field child(const Value& value, std::size_t index) const;
 
   const Value* value_;
+  /// The path is this and, of a member, its key: put together only for who asks, as hardly anybody
+  /// does.
   std::string path_;
+  const std::string* key_ = nullptr;
 };
 
 }  // namespace tandem::json

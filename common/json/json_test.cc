@@ -412,6 +412,15 @@ TEST(Write, EveryByteAtEveryPlaceOfAString) {
         ASSERT_EQ(*again->if_string(), text);
         const bool escaped = special != '\x7f' && special != '\x20' && special != 'x';
         EXPECT_EQ(out.size() > length + 2, escaped) << out;
+        std::string object;
+        Writer writer(object);
+        writer.begin_object();
+        writer.key("0");
+        writer.number(std::numeric_limits<std::int64_t>::min());
+        writer.key(text);
+        writer.number(std::numeric_limits<std::uint64_t>::max());
+        writer.end_object();
+        ASSERT_EQ(object, "{\"0\":-9223372036854775808," + out + ":18446744073709551615}");
       }
     }
   }

@@ -62,10 +62,10 @@ class Parser {
   [[nodiscard]] Status error(std::size_t at, std::string_view what) const;
   [[nodiscard]] Status expected(std::string_view what) const;
   [[nodiscard]] std::string found() const;
-  /// Reads a scalar, or opens a container (then the result is nullopt).
-  Result<std::optional<Value>> read_value();
+  /// Reads a scalar to `to`, or opens a container (then the result is false).
+  Result<bool> read_value(Value& to);
   Status open(bool is_object);
-  Result<std::optional<Value>> enter();
+  Result<bool> enter(Value& to);
   Value close();
   Status read_key(Frame& frame);
   Result<std::string> read_string();
@@ -78,7 +78,7 @@ class Parser {
   void read_small_integers(Frame& frame);
   [[nodiscard]] bool wants_integers() const;
   std::optional<Integers> read_integers(Frame& frame);
-  Status attach(Frame& frame, Value value);
+  static void attach(Frame& frame, Value&& value);
   /// After a value inside a container: "," or the end. True when the container ended.
   Result<bool> next_or_close(Frame& frame);
 
@@ -125,7 +125,7 @@ Status Parser::open(bool is_object) {
   return {};
 }
 
-Result<std::optional<Value>> Parser::read_value() {
+Result<bool> Parser::read_value(Value& to) {
   skip_space();
   if (++value_count_ > options_.max_values) {
     return resource_exhausted(
@@ -135,33 +135,27 @@ Result<std::optional<Value>> Parser::read_value() {
   const char c = peek();
   if (c == '{' || c == '[') {
     TANDEM_TRY(open(c == '{'));
-    return std::optional<Value>();
+    return false;
   }
   if (c == '"') {
-    TANDEM_TRY(std::string text, read_string());
-    return std::optional<Value>(Value(std::move(text)));
+    TANDEM_TRY(to, read_string());
+  } else if (c == '-' || is_digit(c)) {
+    TANDEM_TRY(to, read_number());
+  } else {
+    TANDEM_TRY(to, read_word());
   }
-  if (c == '-' || is_digit(c)) {
-    TANDEM_TRY(Value number, read_number());
-    return std::optional<Value>(std::move(number));
-  }
-  TANDEM_TRY(Value word, read_word());
-  return std::optional<Value>(std::move(word));
+  return true;
 }
 
 Result<Value> Parser::read_word() {
-  struct Word {
-    std::string_view text;
-    Value value;
+  const auto take = [this](std::string_view word) {
+    if (text_.substr(pos_, word.size()) != word) return false;
+    pos_ += word.size();
+    return true;
   };
-
-  const Word words[] = {{"true", true}, {"false", false}, {"null", nullptr}};
-  for (const Word& word : words) {
-    if (text_.substr(pos_, word.text.size()) == word.text) {
-      pos_ += word.text.size();
-      return word.value;
-    }
-  }
+  if (take("true")) return Value(true);
+  if (take("false")) return Value(false);
+  if (take("null")) return Value();
   return expected("a value");
 }
 
@@ -366,13 +360,12 @@ Status Parser::read_key(Frame& frame) {
   return {};
 }
 
-Status Parser::attach(Frame& frame, Value value) {
+void Parser::attach(Frame& frame, Value&& value) {
   if (frame.is_object) {
     frame.members.set(std::move(frame.key), std::move(value));
   } else {
     frame.items.push_back(std::move(value));
   }
-  return {};
 }
 
 Result<bool> Parser::next_or_close(Frame& frame) {
@@ -393,20 +386,20 @@ Result<Value> Parser::run() {
     return resource_exhausted(
         fmt::format("{} bytes of JSON, at most {} are allowed", text_.size(), options_.max_bytes));
   }
+  Value done;
   while (true) {
-    TANDEM_TRY(auto value, read_value());
-    if (!value) {
-      TANDEM_TRY(value, enter());
+    TANDEM_TRY(bool whole, read_value(done));
+    if (!whole) {
+      TANDEM_TRY(whole, enter(done));
     }
-    if (!value) continue;
-    Value done = std::move(*value);
+    if (!whole) continue;
     while (true) {
       if (stack_.empty()) {
         skip_space();
         if (!at_end()) return expected("the end of the text");
         return done;
       }
-      TANDEM_TRY(attach(stack_.back(), std::move(done)));
+      attach(stack_.back(), std::move(done));
       TANDEM_TRY(const bool closed, next_or_close(stack_.back()));
       if (!closed) break;
       done = close();
@@ -414,13 +407,15 @@ Result<Value> Parser::run() {
   }
 }
 
-/// In a new container: to its first item, or behind it when it ends at once or was read at once.
-Result<std::optional<Value>> Parser::enter() {
+/// In a new container: to its first item (then the result is false), or behind it, with all of it
+/// in `to`, when it ends at once or was read at once.
+Result<bool> Parser::enter(Value& to) {
   Frame& frame = stack_.back();
   skip_space();
   if (!at_end() && peek() == (frame.is_object ? '}' : ']')) {
     ++pos_;
-    return std::optional<Value>(close());
+    to = close();
+    return true;
   }
   if (frame.is_object) {
     TANDEM_TRY(read_key(frame));
@@ -428,9 +423,10 @@ Result<std::optional<Value>> Parser::enter() {
     read_small_integers(frame);
   } else if (auto numbers = read_integers(frame)) {
     stack_.pop_back();
-    return std::optional<Value>(std::move(*numbers));
+    to = std::move(*numbers);
+    return true;
   }
-  return std::optional<Value>();
+  return false;
 }
 
 /// The container that has ended.

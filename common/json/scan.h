@@ -52,6 +52,40 @@ inline bool is_plain(char c) {
   return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\';
 }
 
+/// Top bits are set of bytes that are not plain, the lowest one exactly. (Borrows can set false
+/// ones above it only.)
+inline std::uint64_t not_plain(std::uint64_t bytes) {
+  const auto equal = [](std::uint64_t all, std::uint64_t byte) {
+    const std::uint64_t off = all ^ (byte * kOnes);
+    return (off - kOnes) & ~off;
+  };
+  const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
+  return (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
+}
+
+/// Whether all bytes are plain. Quick for short texts, which are looked at as words that overlap.
+inline bool all_plain(std::string_view text) {
+  const char* const from = text.data();
+  const std::size_t size = text.size();
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  if (size >= kWord) {
+    std::uint64_t found = not_plain(load_eight(from + size - kWord));
+    for (std::size_t i = 0; i + kWord < size; i += kWord)
+      found |= not_plain(load_eight(from + i));
+    return found == 0;
+  }
+  std::uint64_t bytes = 0x20 * kOnes;
+  if (size >= kWord / 2) {
+    std::memcpy(&bytes, from, kWord / 2);
+    const std::uint64_t first = bytes;
+    std::memcpy(&bytes, from + size - kWord / 2, kWord / 2);
+    return (not_plain(first) | not_plain(bytes)) == 0;
+  }
+  for (const char c : text)
+    bytes = bytes << 8U | static_cast<unsigned char>(c);
+  return not_plain(bytes) == 0;
+}
+
 /// From `pos` on the first byte that is not plain; text.size() when all are.
 inline std::size_t find_not_plain(std::string_view text, std::size_t pos) {
 #ifdef __SSE2__
@@ -69,20 +103,13 @@ inline std::size_t find_not_plain(std::string_view text, std::size_t pos) {
     pos += sizeof(bytes);
   }
 #endif
-  // The lowest top bit that is set is that of the first such byte. (Borrows can set false ones
-  // above it only.)
-  const auto equal = [](std::uint64_t bytes, std::uint64_t byte) {
-    const std::uint64_t off = bytes ^ (byte * kOnes);
-    return (off - kOnes) & ~off;
-  };
   while (pos < text.size() && text.size() >= sizeof(std::uint64_t)) {
     // The last eight bytes may begin before `pos`: what is there is made plain.
     const std::size_t from = std::min(pos, text.size() - sizeof(std::uint64_t));
     const std::uint64_t before = (std::uint64_t{1} << (8 * (pos - from))) - 1;
     const std::uint64_t bytes = (load_eight(text.data() + from) & ~before) | (' ' * kOnes & before);
     pos = from;
-    const std::uint64_t control = (bytes - 0x20 * kOnes) & ~bytes;
-    const std::uint64_t found = (bytes | control | equal(bytes, '"') | equal(bytes, '\\')) & kTops;
+    const std::uint64_t found = not_plain(bytes);
     if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found)) / 8;
     pos += sizeof(bytes);
   }

@@ -105,9 +105,14 @@ std::uint32_t Object::position_of(std::string_view key) const {
   return kNone;
 }
 
-const Value* Object::find(std::string_view key) const {
+const Member* Object::find_member(std::string_view key) const {
   const std::uint32_t position = position_of(key);
-  return position == kNone ? nullptr : &members_[position].value;
+  return position == kNone ? nullptr : &members_[position];
+}
+
+const Value* Object::find(std::string_view key) const {
+  const Member* member = find_member(key);
+  return member == nullptr ? nullptr : &member->value;
 }
 
 Value* Object::find(std::string_view key) {

@@ -35,6 +35,8 @@ class Object {
   /// Borrowed; valid until the object changes. Null when there is no such key.
   [[nodiscard]] const Value* find(std::string_view key) const;
   [[nodiscard]] Value* find(std::string_view key);
+  /// The same with its key.
+  [[nodiscard]] const Member* find_member(std::string_view key) const;
 
   [[nodiscard]] bool contains(std::string_view key) const { return find(key) != nullptr; }
 

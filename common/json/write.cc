@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 namespace tandem::json {
 namespace {
@@ -58,6 +59,23 @@ void append_int(std::string& out, T number) {
   char buffer[24];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), number).ptr;
   out.append(buffer, end);
+}
+
+// Most strings are short and plain: keys above all. Those are put together with what stands around
+// them first, since appending costs more than such a string.
+constexpr std::size_t kShortBytes = 32;
+
+bool is_short(std::string_view text) {
+  return text.size() <= kShortBytes && scan::all_plain(text);
+}
+
+/// Returns what is behind the quoted text.
+char* quote_short(std::string_view text, char* to) {
+  *to++ = '"';
+  std::memcpy(to, text.data(), text.size());
+  to += text.size();
+  *to++ = '"';
+  return to;
 }
 
 /// indent < 0: compact.
@@ -145,6 +163,11 @@ void append_any(std::string& out, const Value& value, int indent, int level) {
 }  // namespace
 
 void append_string(std::string& out, std::string_view text) {
+  if (is_short(text)) {
+    char piece[kShortBytes + 2];
+    out.append(piece, quote_short(text, piece));
+    return;
+  }
   out += '"';
   std::size_t start = 0;
   std::size_t pos = 0;
@@ -217,11 +240,32 @@ void Writer::close(char c) {
 }
 
 void Writer::key(std::string_view name) {
-  separate();
-  append_string(out_, name);
-  out_ += ':';
+  if (is_short(name)) {
+    char piece[kShortBytes + 4];
+    char* at = piece;
+    if (after_value_) *at++ = ',';
+    at = quote_short(name, at);
+    *at++ = ':';
+    out_.append(piece, at);
+  } else {
+    separate();
+    append_string(out_, name);
+    out_ += ':';
+  }
   after_value_ = false;
 }
+
+template <class Int>
+void Writer::integer(Int n) {
+  char piece[24];
+  char* at = piece;
+  if (after_value_) *at++ = ',';
+  after_value_ = true;
+  out_.append(piece, std::to_chars(at, piece + sizeof(piece), n).ptr);
+}
+
+template void Writer::integer(std::int64_t n);
+template void Writer::integer(std::uint64_t n);
 
 void Writer::string(std::string_view text) {
   separate();

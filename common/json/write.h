@@ -66,11 +66,19 @@ class Writer {
   requires std::integral<T> || std::floating_point<T>
 
   void number(T n) {
-    separate();
-    append_number(out_, n);
+    if constexpr (std::floating_point<T>) {
+      separate();
+      append_number(out_, n);
+    } else if constexpr (std::unsigned_integral<T>) {
+      integer(static_cast<std::uint64_t>(n));
+    } else {
+      integer(static_cast<std::int64_t>(n));
+    }
   }
 
  private:
+  template <class Int>
+  void integer(Int n);
   void open(char c);
   void close(char c);
   void separate();
