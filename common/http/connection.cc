@@ -8,6 +8,7 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/container/small_vector.hpp>
 
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -115,7 +116,7 @@ void ReadyQueue::add(std::shared_ptr<Connection>&& connection) {
 }
 
 void ReadyQueue::run() {
-  std::vector<std::shared_ptr<Connection>> mine;
+  boost::container::small_vector<std::shared_ptr<Connection>, kReadyMax> mine;
   {
     const std::lock_guard lock(mutex_);
     const auto count = static_cast<std::ptrdiff_t>(std::min(waiting_.size(), kReadyMax));

@@ -28,9 +28,11 @@ std::string_view http_date() {
 
 // Whatever a caller puts into a field, it stays one field.
 void append_field_value(std::string& out, std::string_view value) {
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    out.push_back((byte < 0x20U && byte != '\t') || byte == 0x7FU ? ' ' : c);
+  out.append(value);
+  char* const at = out.data() + out.size() - value.size();
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(at[i]);
+    at[i] = (byte < 0x20U && byte != '\t') || byte == 0x7FU ? ' ' : at[i];
   }
 }
 

@@ -57,14 +57,15 @@ void Headers::set(std::string_view name, std::string value) {
 
 std::optional<std::string_view> Headers::find(std::string_view name) const {
   for (const Item& item : items_) {
-    if (equals_ignoring_case(item.first, name)) return std::string_view(item.second);
+    if (item.first.size() == name.size() && equals_ignoring_case(item.first, name))
+      return std::string_view(item.second);
   }
   return std::nullopt;
 }
 
 std::size_t Headers::count(std::string_view name) const {
   return static_cast<std::size_t>(std::count_if(items_.begin(), items_.end(), [&](const Item& i) {
-    return equals_ignoring_case(i.first, name);
+    return i.first.size() == name.size() && equals_ignoring_case(i.first, name);
   }));
 }
 
@@ -109,9 +110,11 @@ std::string to_lower(std::string_view text) {
 }
 
 bool equals_ignoring_case(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) {
-           return lower(x) == lower(y);
-         });
+  // Mostly they are the same, or differ in the first letter.
+  return a.size() == b.size() &&
+         (a == b || std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) {
+            return lower(x) == lower(y);
+          }));
 }
 
 std::optional<std::string> percent_decode(std::string_view text) {

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace tandem::http {
 
@@ -11,9 +16,17 @@ constexpr std::size_t kChunkLineBytesMax = 256;
 constexpr std::size_t kChunkExtensionBytesMax = 16 * 1024;
 constexpr std::size_t kTrailerBytesMax = 8 * 1024;
 
+constexpr std::array<bool, 256> kTokenChars = [] {
+  std::array<bool, 256> chars{};
+  for (const char c :
+       std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                        "!#$%&'*+-.^_`|~"))
+    chars[static_cast<unsigned char>(c)] = true;
+  return chars;
+}();
+
 bool is_token_char(char c) {
-  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
-  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  return kTokenChars[static_cast<unsigned char>(c)];
 }
 
 bool is_token(std::string_view text) {
@@ -184,6 +197,23 @@ ParseError read_framing(const Request& request, const Limits& limits, Framing* f
   return {};
 }
 
+/// From `pos` on the first NUL, CR or LF, or another byte below 0x0E; buffer.size() when there is
+/// none.
+std::size_t find_control(std::string_view buffer, std::size_t pos) {
+#ifdef __SSE2__
+  const __m128i last = _mm_set1_epi8('\r');
+  for (; buffer.size() - pos >= sizeof(__m128i); pos += sizeof(__m128i)) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(buffer.data() + pos));
+    const auto found =
+        static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(bytes, last), bytes)));
+    if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found));
+  }
+#endif
+  while (pos < buffer.size() && static_cast<unsigned char>(buffer[pos]) > '\r')
+    ++pos;
+  return pos;
+}
+
 }  // namespace
 
 HeadScan scan_head(std::string_view buffer, const Limits& limits, std::size_t* scanned) {
@@ -193,7 +223,9 @@ HeadScan scan_head(std::string_view buffer, const Limits& limits, std::size_t* s
     scan.error = refuse(status, std::move(message));
     return scan;
   };
-  for (std::size_t i = *scanned; i < buffer.size(); ++i) {
+  // What may stand behind a CR that came last time is looked at again with it.
+  std::size_t i = find_control(buffer, *scanned - (*scanned > 0 ? 1 : 0));
+  for (; i < buffer.size(); i = find_control(buffer, i + 1)) {
     const char c = buffer[i];
     if (c == '\0') return fail(400, "the request head holds a NUL byte");
     if (c == '\n') {
@@ -205,7 +237,8 @@ HeadScan scan_head(std::string_view buffer, const Limits& limits, std::size_t* s
         scan.head_bytes = i + 1;
         return scan;
       }
-    } else if (i > 0 && buffer[i - 1] == '\r') {
+    } else if (c == '\r' && i + 1 < buffer.size() && buffer[i + 1] != '\n') {
+      if (buffer[i + 1] == '\0') return fail(400, "the request head holds a NUL byte");
       return fail(400, "the request head holds a CR that no LF follows");
     }
   }

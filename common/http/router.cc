@@ -96,11 +96,20 @@ Headers Router::cors_headers(const Request& request) {
   return headers;
 }
 
+const Handler* Router::taker(const Request& request) const {
+  if (request.method == "OPTIONS") return nullptr;
+  const Methods* methods = find(request.path);
+  return methods == nullptr ? nullptr : pick(*methods, request.method);
+}
+
 std::optional<Response> Router::check(const Request& request) const {
+  if (taker(request) != nullptr) return std::nullopt;
+  return refuse(request);
+}
+
+Response Router::refuse(const Request& request) const {
   const Methods* methods = find(request.path);
   const bool options = request.method == "OPTIONS";
-  const bool taken = methods != nullptr && pick(*methods, request.method) != nullptr;
-  if (taken && !options) return std::nullopt;
   Response response{.status = 404, .headers = cors_headers(request), .body = {}};
   if (options) {
     response.status = 204;
@@ -128,15 +137,15 @@ std::optional<Response> Router::check(const Request& request) const {
 }
 
 void Router::operator()(Request&& request, std::shared_ptr<ResponseWriter> writer) const {
-  if (auto refusal = check(request)) {
-    writer->send(refusal->status, std::move(refusal->headers), std::move(refusal->body));
+  const Handler* handler = taker(request);
+  if (handler == nullptr) {
+    Response refusal = refuse(request);
+    writer->send(refusal.status, std::move(refusal.headers), std::move(refusal.body));
     return;
   }
-  // check() has found it.
-  const Handler& handler = *pick(*find(request.path), request.method);
   if (request.headers.find("origin"))
     writer = std::make_shared<CorsWriter>(std::move(writer), cors_headers(request));
-  handler(std::move(request), std::move(writer));
+  (*handler)(std::move(request), std::move(writer));
 }
 
 }  // namespace tandem::http

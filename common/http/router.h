@@ -34,6 +34,9 @@ class Router {
   using Methods = std::map<std::string, Handler, std::less<>>;
 
   [[nodiscard]] const Methods* find(std::string_view path) const;
+  /// Null: nobody takes it.
+  [[nodiscard]] const Handler* taker(const Request& request) const;
+  [[nodiscard]] Response refuse(const Request& request) const;
 
   std::map<std::string, Methods, std::less<>> exact_;
   std::map<std::string, Methods, std::less<>> prefixes_;
