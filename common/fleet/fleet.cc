@@ -472,7 +472,7 @@ void Fleet::start_waiting() {
 
 void Fleet::apply(std::vector<FlightAction>& actions) {
   for (FlightAction& action : actions) {
-    if (auto* submit = std::get_if<SubmitTo>(&action)) {
+    if (const auto* submit = std::get_if<SubmitTo>(&action)) {
       submit_to(*submit);
     } else if (const auto* end = std::get_if<AbortAt>(&action)) {
       Worker* worker = by_key(end->worker);
@@ -493,21 +493,17 @@ void Fleet::apply(std::vector<FlightAction>& actions) {
   if (const auto next = flights_.next_deadline()) turn_by(*next);
 }
 
-void Fleet::submit_to(SubmitTo& submit) {
-  const core::RequestId id = submit.request.id;
+void Fleet::submit_to(const SubmitTo& submit) {
   Worker* worker = by_key(submit.worker);
   const Worker* peer = submit.peer ? by_key(*submit.peer) : nullptr;
-  Status status = unavailable("the worker was lost");
-  if (worker != nullptr && worker->client && (!submit.peer || peer != nullptr)) {
-    rpc::Submission submission;
-    submission.attempt = submit.attempt;
-    if (peer != nullptr) submission.disaggregation = describe_pair(submit, *worker, *peer);
-    submission.request = std::move(submit.request);
-    status = worker->client->submit(submission);
-  }
+  const bool there = worker != nullptr && worker->client && (!submit.peer || peer != nullptr);
+  std::optional<rpc::Disaggregation> split;
+  if (there && peer != nullptr) split = describe_pair(submit, *worker, *peer);
+  const Status status = there ? worker->client->submit({*submit.request, submit.attempt, split})
+                              : unavailable("the worker was lost");
   if (status.ok()) return;
   // Not from inside the table's own call: as an event of its own.
-  deferred_.emplace_back([this, key = submit.worker, id, status] {
+  deferred_.emplace_back([this, key = submit.worker, id = submit.request->id, status] {
     std::vector<FlightAction> actions;
     flights_.on_rejected(key, id, status, steady_clock().now(), actions);
     apply(actions);

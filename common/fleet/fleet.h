@@ -156,7 +156,7 @@ class Fleet final : public core::Generator {
   void begin(core::Request request, core::EventSink sink);
   void start_waiting();
   void apply(std::vector<FlightAction>& actions);
-  void submit_to(SubmitTo& submit);
+  void submit_to(const SubmitTo& submit);
   [[nodiscard]] rpc::Disaggregation describe_pair(const SubmitTo& submit,
                                                   const Worker& worker,
                                                   const Worker& peer) const;

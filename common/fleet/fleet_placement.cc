@@ -133,7 +133,7 @@ rpc::Disaggregation Fleet::describe_pair(const SubmitTo& submit,
   const Worker& decode = to_prefill ? peer : worker;
   rpc::Disaggregation split;
   split.role = to_prefill ? rpc::Role::kPrefill : rpc::Role::kDecode;
-  split.room = submit.request.id.value;
+  split.room = submit.request->id.value;
   split.attempt = submit.attempt;
   split.decode_incarnation = decode.info.incarnation;
   split.peer_grpc_address = peer.info.grpc_address;

@@ -35,7 +35,7 @@ Status FlightTable::begin(core::Request request, Time now, Out& out) {
   const auto [it, fresh] = flights_.try_emplace(id);
   if (!fresh) return already_exists("request " + core::to_string(id) + " is running");
   it->second.output = request.resumed_output_ids;
-  it->second.request = std::move(request);
+  it->second.request = std::make_shared<const core::Request>(std::move(request));
   it->second.wire_id = id;
   if (!launch(it, out)) {
     flights_.erase(it);
@@ -46,17 +46,21 @@ Status FlightTable::begin(core::Request request, Time now, Out& out) {
   return {};
 }
 
-core::Request FlightTable::wire_request(const Flight& flight) const {
-  core::Request request = flight.request;
-  request.id = flight.wire_id;
-  request.resumed_output_ids = flight.output;
-  if (flight.prompt_logprobs_sent) request.logprob_start_len = -1;
+std::shared_ptr<const core::Request> FlightTable::wire_request(const Flight& flight) {
+  const core::Request& given = *flight.request;
+  const bool first = flight.wire_id == given.id && !flight.prompt_logprobs_sent &&
+                     flight.output.size() == given.resumed_output_ids.size();
+  if (first) return flight.request;
+  const auto request = std::make_shared<core::Request>(given);
+  request->id = flight.wire_id;
+  request->resumed_output_ids = flight.output;
+  if (flight.prompt_logprobs_sent) request->logprob_start_len = -1;
   return request;
 }
 
 void FlightTable::note_use(const Flight& flight, bool begin) {
-  const auto tokens = static_cast<std::int64_t>(flight.request.input_ids.size()) +
-                      flight.request.sampling.max_new_tokens;
+  const auto tokens = static_cast<std::int64_t>(flight.request->input_ids.size()) +
+                      flight.request->sampling.max_new_tokens;
   const auto note = [&](WorkerKey worker) {
     WorkerUse& use = use_[worker];
     if (begin) {
@@ -73,7 +77,7 @@ void FlightTable::note_use(const Flight& flight, bool begin) {
 
 bool FlightTable::launch(Flights::iterator it, Out& out) {
   Flight& flight = it->second;
-  flight.placement = picker_(flight.request, flight.tried);
+  flight.placement = picker_(*flight.request, flight.tried);
   if (!flight.placement) return false;
   flight.wait_until.reset();
   flight.prefill_done = false;
@@ -166,7 +170,7 @@ void FlightTable::expect(const Flight& flight) {
   const auto note = [this](const std::optional<Time>& time) {
     if (time && (!next_deadline_ || *time < *next_deadline_)) next_deadline_ = time;
   };
-  note(flight.request.deadline);
+  note(flight.request->deadline);
   note(flight.wait_until);
   if (flight.wait_until) note(flight.look_again_at);
 }
@@ -186,7 +190,7 @@ void FlightTable::fail(Flights::iterator it, const Status& why, Out& out) {
   core::TokenEvent event;
   event.request = it->first;
   event.first_index = static_cast<std::int32_t>(flight.output.size());
-  event.prompt_tokens = static_cast<std::int32_t>(flight.request.input_ids.size());
+  event.prompt_tokens = static_cast<std::int32_t>(flight.request->input_ids.size());
   event.cached_tokens = flight.cached_tokens;
   event.timings = flight.timings;
   event.finish = core::FinishReason{core::FinishKind::kAbort, std::nullopt, why};
@@ -222,7 +226,7 @@ void FlightTable::take(Flights::iterator it, core::TokenEvent&& event, Out& out)
     flight.cached_tokens = std::max(flight.cached_tokens, event.cached_tokens);
   flight.retraction_count = std::max(flight.retraction_count, event.retraction_count);
   event.request = it->first;
-  event.prompt_tokens = static_cast<std::int32_t>(flight.request.input_ids.size());
+  event.prompt_tokens = static_cast<std::int32_t>(flight.request->input_ids.size());
   event.cached_tokens = flight.cached_tokens;
   event.retraction_count = flight.retraction_count;
   event.timings = flight.timings;
@@ -343,13 +347,13 @@ void FlightTable::on_time(Time now, Out& out) {
   std::vector<core::RequestId> late;
   for (auto& [id, flight] : flights_) {
     if ((flight.wait_until && *flight.wait_until <= now) ||
-        (flight.request.deadline && *flight.request.deadline <= now)) {
+        (flight.request->deadline && *flight.request->deadline <= now)) {
       late.push_back(id);
     }
   }
   for (const core::RequestId id : late) {
     const auto it = flights_.find(id);
-    const bool past_deadline = it->second.request.deadline && *it->second.request.deadline <= now;
+    const bool past_deadline = it->second.request->deadline && *it->second.request->deadline <= now;
     if (past_deadline) {
       fail(it, deadline_exceeded("the request's deadline has passed"), out);
     } else {

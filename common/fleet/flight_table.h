@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,7 +41,7 @@ struct Placement {
 /// attempt can be mistaken for it.
 struct SubmitTo {
   WorkerKey worker;
-  core::Request request;
+  std::shared_ptr<const core::Request> request;
   std::uint32_t attempt = 0;
   LegRole role = LegRole::kUnified;
   /// The other half of a disaggregated attempt.
@@ -126,7 +127,9 @@ class FlightTable {
 
  private:
   struct Flight {
-    core::Request request;              // as the client gave it; id is the client's
+    /// As the client gave it; id is the client's. Shared with the first attempt's SubmitTo: prompts
+    /// are long.
+    std::shared_ptr<const core::Request> request;
     std::vector<core::TokenId> output;  // what the client has
     bool prompt_logprobs_sent = false;
     std::uint32_t attempt = 0;
@@ -171,7 +174,7 @@ class FlightTable {
   void take(Flights::iterator it, core::TokenEvent&& event, Out& out);
   static WorkerKey blame(const Flight& flight, WorkerKey reporter, Code code);
   void note_use(const Flight& flight, bool begin);
-  [[nodiscard]] core::Request wire_request(const Flight& flight) const;
+  static std::shared_ptr<const core::Request> wire_request(const Flight& flight);
 
   FlightOptions options_;
   Picker picker_;

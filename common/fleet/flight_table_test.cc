@@ -99,8 +99,8 @@ TEST(FlightTable, LostWorkerIsReplacedAndContinuesWithWhatTheClientHas) {
   const auto submits = all<SubmitTo>(book.take());
   ASSERT_EQ(submits.size(), 1U);
   EXPECT_EQ(submits[0].worker, WorkerKey{2});
-  EXPECT_EQ(submits[0].request.id, core::RequestId{1000});
-  EXPECT_EQ(submits[0].request.resumed_output_ids, (std::vector<core::TokenId>{100, 101}));
+  EXPECT_EQ(submits[0].request->id, core::RequestId{1000});
+  EXPECT_EQ(submits[0].request->resumed_output_ids, (std::vector<core::TokenId>{100, 101}));
   book.table.on_event({1}, tokens({7}, 2, 1), {}, book.out);  // a late word of the dead
   EXPECT_TRUE(book.take().empty());
   EXPECT_EQ(book.table.stats().stale_events, 1U);
@@ -242,7 +242,7 @@ TEST(FlightTable, PrefillDiesBeforeTheHandOff) {
   const auto submits = all<SubmitTo>(actions);
   ASSERT_EQ(submits.size(), 2U);
   EXPECT_EQ(submits[1].worker, WorkerKey{12});
-  EXPECT_EQ(submits[0].request.resumed_output_ids.size(), 1U);
+  EXPECT_EQ(submits[0].request->resumed_output_ids.size(), 1U);
 }
 
 TEST(FlightTable, DecodeThatMissesItsPrefillIsNotToBlame) {
@@ -309,7 +309,7 @@ TEST(FlightTable, ALongerContextElsewhereIsTried) {
   ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
   EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
   EXPECT_TRUE(all<Emit>(actions).empty());
-  const core::RequestId second = all<SubmitTo>(actions)[0].request.id;
+  const core::RequestId second = all<SubmitTo>(actions)[0].request->id;
   book.table.on_rejected({2}, second, too_long, {}, book.out);
   actions = book.take();
   ASSERT_EQ(all<Emit>(actions).size(), 1U) << "nobody else is there: told at once";
@@ -327,7 +327,7 @@ TEST(FlightTable, ALongerContextElsewhereIsTriedAlsoWhenTheWorkerSaysItLater) {
   auto actions = book.take();
   ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
   EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
-  book.table.on_event({2}, refusal(all<SubmitTo>(actions)[0].request.id), {}, book.out);
+  book.table.on_event({2}, refusal(all<SubmitTo>(actions)[0].request->id), {}, book.out);
   actions = book.take();
   ASSERT_EQ(all<Emit>(actions).size(), 1U);
   EXPECT_EQ(all<Emit>(actions)[0].event.finish->status.code(), Code::kOutOfRange);
@@ -342,7 +342,7 @@ TEST(FlightTable, AShortContextElsewhereDoesNotEndTheWaitForTheLostWorker) {
   auto actions = book.take();
   ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
   const Status too_long{Code::kOutOfRange, "its --context-length is 256"};
-  book.table.on_rejected({2}, all<SubmitTo>(actions)[0].request.id, too_long, Time{0}, book.out);
+  book.table.on_rejected({2}, all<SubmitTo>(actions)[0].request->id, too_long, Time{0}, book.out);
   EXPECT_TRUE(all<Emit>(book.take()).empty());
   book.table.on_time(Time{0} + milliseconds(200), book.out);
   EXPECT_TRUE(all<SubmitTo>(book.take()).empty()) << "it is not asked again";
@@ -457,17 +457,17 @@ class World {
 
   void serve(const SubmitTo& submit) {
     if (!workers_.contains(submit.worker)) return;
-    const auto from = static_cast<std::int32_t>(submit.request.resumed_output_ids.size());
-    const std::int32_t until = submit.request.sampling.max_new_tokens;
+    const auto from = static_cast<std::int32_t>(submit.request->resumed_output_ids.size());
+    const std::int32_t until = submit.request->sampling.max_new_tokens;
     if (random_.chance(0.03)) {
       queue_.push_back(
-          {submit.worker, core::aborted_event(submit.request.id, unavailable("peer lost"))});
+          {submit.worker, core::aborted_event(submit.request->id, unavailable("peer lost"))});
       return;
     }
     const std::int32_t begin = submit.role == LegRole::kDecode ? from + 1 : from;
     const std::int32_t end = submit.role == LegRole::kPrefill ? from + 1 : until;
     for (std::int32_t i = begin; i < end; ++i) {
-      queue_.push_back({submit.worker, tokens(submit.request.id, i, 1, i + 1 == until)});
+      queue_.push_back({submit.worker, tokens(submit.request->id, i, 1, i + 1 == until)});
     }
   }
 

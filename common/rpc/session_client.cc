@@ -140,7 +140,7 @@ SessionClient::~SessionClient() {
   cancel(cancelled("the session was dropped"));
 }
 
-Status SessionClient::submit(const Submission& submission) {
+Status SessionClient::submit(const SubmissionView& submission) {
   const std::lock_guard lock(impl_->mutex);
   impl_->bytes.clear();
   append_submission(submission, steady_clock().now(), impl_->place.make(), &impl_->bytes);

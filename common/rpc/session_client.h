@@ -69,7 +69,7 @@ class SessionClient {
 
   /// Ok: queued (in order, after the hello). kUnavailable when the stream is closed. The deadline
   /// of the request is turned into what is left of it here.
-  Status submit(const Submission& submission);
+  Status submit(const SubmissionView& submission);
   Status abort(core::RequestId id);
   Status abort_all();
   Status flush_cache();

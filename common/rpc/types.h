@@ -63,4 +63,20 @@ struct Submission {
   std::optional<Disaggregation> disaggregation;
 };
 
+/// The same for who only sends it. Borrows what it is of.
+struct SubmissionView {
+  // NOLINTNEXTLINE(google-explicit-constructor): a submission can be looked at
+  SubmissionView(const Submission& whole)
+      : request(whole.request), attempt(whole.attempt), disaggregation(whole.disaggregation) {}
+
+  SubmissionView(const core::Request& request_in,
+                 std::uint32_t attempt_in,
+                 const std::optional<Disaggregation>& disaggregation_in)
+      : request(request_in), attempt(attempt_in), disaggregation(disaggregation_in) {}
+
+  const core::Request& request;
+  std::uint32_t attempt;
+  const std::optional<Disaggregation>& disaggregation;
+};
+
 }  // namespace tandem::rpc

@@ -49,7 +49,7 @@ Result<WorkerInfo> read_worker_info(const v1::WorkerInfo& message);
 
 /// Appends the bytes of a SessionUp that carries the submission. `scratch` is empty and gets parts
 /// of it. Quicker than a message of all for the prompt, which is most of it.
-void append_submission(const Submission& submission,
+void append_submission(const SubmissionView& submission,
                        Time now,
                        v1::SessionUp* scratch,
                        std::string* out);

@@ -200,7 +200,7 @@ constexpr std::uint8_t tag_of(int field) {
 
 }  // namespace
 
-void append_submission(const Submission& submission,
+void append_submission(const SubmissionView& submission,
                        Time now,
                        v1::SessionUp* scratch,
                        std::string* out) {
