@@ -48,7 +48,6 @@ RequestBody::RequestBody(json::Field root) : root_(std::move(root)) {
     lengths_ = ~std::uint64_t{0};
     return;
   }
-  taken_.reserve(object->size());
   for (const json::Member& member : *object)
     lengths_ |= length_bit(member.key);
 }

@@ -6,6 +6,8 @@
 #include "common/json/field.h"
 #include "common/json/value.h"
 
+#include <boost/container/small_vector.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -60,7 +62,7 @@ class RequestBody {
   /// A bit for each length that a member's name has: most names that are asked for are not there.
   std::uint64_t lengths_ = 0;
   /// Members that are set and were asked for: a request has few, the API knows many.
-  std::vector<const json::Value*> taken_;
+  boost::container::small_vector<const json::Value*, 16> taken_;
 };
 
 /// Parses a request's body into an object within the limits. Errors: 400-like statuses. `id_lists`:

@@ -67,7 +67,9 @@ bool Context::serves(std::string_view name) const {
 http::Headers answer_headers(const http::Request& request,
                              std::string_view content_type,
                              const std::vector<std::string>& ignored) {
-  http::Headers headers{{"content-type", std::string(content_type)}};
+  http::Headers headers;
+  headers.reserve(3);
+  headers.add("content-type", std::string(content_type));
   const auto name = request.headers.find("x-request-id");
   if (name && is_request_name(*name)) headers.add("x-request-id", std::string(*name));
   if (!ignored.empty()) headers.add("x-tandem-ignored-fields", header_list(ignored));

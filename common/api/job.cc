@@ -35,13 +35,13 @@ void Job::start(Plan plan) {
   keep_history_ = !stream_ || format_->cumulative();
   unfinished_ = plan.sequences.size();
   running_.reserve(plan.sequences.size());
-  for (const SequencePlan& sequence : plan.sequences) {
-    Running running{
-        .sequence = {},
-        .text = TextStream(
-            context_->tokenizer, sequence.text, sequence.request.sampling.min_new_tokens)};
+  for (SequencePlan& sequence : plan.sequences) {
+    Running running{.sequence = {},
+                    .text = TextStream(context_->tokenizer,
+                                       std::move(sequence.text),
+                                       sequence.request.sampling.min_new_tokens)};
     running.sequence.id = sequence.request.id;
-    running.sequence.name = sequence.name;
+    running.sequence.name = std::move(sequence.name);
     running.sequence.index = static_cast<std::int32_t>(running_.size());
     running.sequence.prompt_index = sequence.prompt_index;
     running.sequence.choice_index = sequence.choice_index;
@@ -63,9 +63,10 @@ void Job::start(Plan plan) {
           // too) must not be let go of on a thread of the generator.
           std::shared_ptr<Job> job = event.finish ? std::move(self) : self;
           if (!job) return;
-          auto shared = std::make_shared<core::TokenEvent>(std::move(event));
           http::ResponseWriter& writer = *job->writer_;
-          writer.post([job = std::move(job), i, shared] { job->on_event(i, std::move(*shared)); });
+          writer.post([job = std::move(job), i, event = std::move(event)]() mutable {
+            job->on_event(i, std::move(event));
+          });
         });
     if (!status.ok()) {
       end_sequence(running);

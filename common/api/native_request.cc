@@ -156,6 +156,7 @@ Status read_name(RequestBody& body, std::size_t index, std::size_t count, Prompt
 /// As SGLang refuses them. Equal names of requests that run at the same time are nobody's fault: a
 /// retry may overtake the end of what it repeats.
 Status refuse_equal_names(const Plan& plan) {
+  if (plan.sequences.size() == 1) return {};
   std::set<std::string_view> names;
   for (const SequencePlan& sequence : plan.sequences) {
     if (!names.insert(sequence.name).second) {

@@ -3,9 +3,10 @@
 // without waking another.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
+
 #include <functional>
 #include <utility>
-#include <vector>
 
 namespace tandem::async {
 
@@ -39,7 +40,7 @@ class Batch {
   static inline thread_local Batch* current_ = nullptr;  // NOLINT: as a member
 
   Batch* outer_;
-  std::vector<std::function<void()>> tasks_;
+  boost::container::small_vector<std::function<void()>, 2> tasks_;  ///< mostly one
 };
 
 }  // namespace tandem::async

@@ -50,7 +50,9 @@ Indices eligible(std::span<const Candidate> workers, const Demand& demand) {
   std::ranges::copy_if(all, std::back_inserter(roomy), [&](std::size_t i) {
     return has_room(workers[i], demand.tokens);
   });
-  return roomy.empty() ? all : roomy;
+  // (A choice of the two in one expression would copy.)
+  if (roomy.empty()) return all;
+  return roomy;
 }
 
 std::int64_t requests_at(const Candidate& worker) {
