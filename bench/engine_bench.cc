@@ -348,10 +348,12 @@ class Bench {
          ++runs) {
       TANDEM_TRY(submit(context, 1));
       const double seconds = timed_step(best);
-      if (runs > 0)
+      if (runs > 0) {
         runs_.push_back({.seconds = seconds,
                          .bound_s = step_bound_s(),
                          .tokens = static_cast<double>(context)});
+        backend_.keep_experts();
+      }
       spent += seconds;
       while (engine_->has_work())
         engine_->step(steady_clock().now());
@@ -388,10 +390,8 @@ class Bench {
       Step step;
       const double seconds = timed_step(step);
       TANDEM_TRY(failed_);
-      if (!executor_->fed().decoded(static_cast<std::size_t>(streams))) {
-        backend_.forget_experts();
-        continue;
-      }
+      if (!executor_->fed().decoded(static_cast<std::size_t>(streams))) continue;
+      backend_.keep_experts();
       ++steps;
       outsides_.push_back(outside_);
       contexts_ += executor_->fed().context();

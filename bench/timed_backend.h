@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tandem::bench {
@@ -94,6 +95,7 @@ class TimedBackend final : public kernels::Backend {
       row.cost = {};
     own_seconds_ = 0;
     first_start_ = 0;
+    last_experts_.clear();
   }
 
   /// Of one layer of a mixture of experts, the mean of all layers; zeros without one.
@@ -102,7 +104,7 @@ class TimedBackend final : public kernels::Backend {
     double seen = 0;  ///< by any call
   };
 
-  /// Since forget_experts().
+  /// Of what was kept since forget_experts().
   [[nodiscard]] Experts experts() const {
     if (experts_seen_.empty()) return {};
     double seen = 0;
@@ -110,6 +112,15 @@ class TimedBackend final : public kernels::Backend {
       seen += static_cast<double>(ids.size());
     return {.read = experts_read_ / expert_calls_,
             .seen = seen / static_cast<double>(experts_seen_.size())};
+  }
+
+  /// Adds those of the calls since reset().
+  void keep_experts() {
+    for (const auto& [layer, ids] : last_experts_) {
+      experts_seen_[layer].insert(ids.begin(), ids.end());
+      experts_read_ += static_cast<double>(ids.size());
+      ++expert_calls_;
+    }
   }
 
   void forget_experts() {
@@ -267,9 +278,7 @@ class TimedBackend final : public kernels::Backend {
     const std::size_t rows = args.tokens * args.top_k;
     // Only the experts that some token has are read.
     const std::set<std::int32_t> chosen(args.ids, args.ids + rows);
-    experts_seen_[args.gate].insert(chosen.begin(), chosen.end());
-    experts_read_ += static_cast<double>(chosen.size());
-    ++expert_calls_;
+    last_experts_.emplace_back(args.gate, chosen);
     for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
       cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
       count_products(*weight,
@@ -333,9 +342,11 @@ class TimedBackend final : public kernels::Backend {
   mutable double own_seconds_ = 0;
   mutable double first_start_ = 0;
   mutable double last_end_ = 0;
-  mutable std::map<const kernels::PackedWeight*, std::set<std::int32_t>> experts_seen_;
-  mutable double experts_read_ = 0;
-  mutable double expert_calls_ = 0;
+  mutable std::vector<std::pair<const kernels::PackedWeight*, std::set<std::int32_t>>>
+      last_experts_;
+  std::map<const kernels::PackedWeight*, std::set<std::int32_t>> experts_seen_;
+  double experts_read_ = 0;
+  double expert_calls_ = 0;
 };
 
 }  // namespace tandem::bench

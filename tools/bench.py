@@ -152,7 +152,10 @@ def resumed(output, report):
     same = lambda of: [of["rounds"]] + [of["machine"].get(key) for key in ("cpu", "threads", "cpus", "commit", "changes")]
     try:
         before = json.loads(output.read_text())
-        return before["parts"] if same(before) == same(report) and report["machine"]["commit"] != "unknown" else {}
+        if same(before) != same(report) or report["machine"]["commit"] == "unknown":
+            return {}
+        # What failed is measured again.
+        return {name: part for name, part in before["parts"].items() if not any(row.get("error") for row in part["rows"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

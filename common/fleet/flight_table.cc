@@ -51,7 +51,7 @@ std::shared_ptr<const core::Request> FlightTable::wire_request(const Flight& fli
   const bool first = flight.wire_id == given.id && !flight.prompt_logprobs_sent &&
                      flight.output.size() == given.resumed_output_ids.size();
   if (first) return flight.request;
-  const auto request = std::make_shared<core::Request>(given);
+  auto request = std::make_shared<core::Request>(given);
   request->id = flight.wire_id;
   request->resumed_output_ids = flight.output;
   if (flight.prompt_logprobs_sent) request->logprob_start_len = -1;

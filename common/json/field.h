@@ -75,8 +75,8 @@ class Field {
   [[nodiscard]] Field child(const Value& value, std::size_t index) const;
 
   const Value* value_;
-  /// The path is this and, of a member, its key: put together only for who asks, as hardly anybody
-  /// does.
+  /// The path is this and, of a member, its key. The last step is taken only for who asks: hardly
+  /// anybody does.
   std::string path_;
   const std::string* key_ = nullptr;
 };

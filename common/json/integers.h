@@ -24,7 +24,8 @@ struct IntegerRun {
 
 /// Takes "1,2, 3," from the front, numbers of at most 7 digits with at most one space before each,
 /// as many as there is room for. Stops at whatever else there is, and somewhere near the ends of
-/// the text, which begins at `begin`. Pre: no digit is right before `at`.
+/// the text, which begins at `begin`. Pre: right before `at` is an
+/// ASCII character that is no digit.
 IntegerRun read_run(const char* begin,
                     const char* at,
                     const char* end,
@@ -33,12 +34,13 @@ IntegerRun read_run(const char* begin,
 /// How many commas there are.
 std::size_t count_commas(std::string_view text);
 
-/// The two above on any machine, and on one that can_read_wide(). Apart for tests.
+/// What the two above do where vectors of 32 bytes are not to be had. Apart for tests.
 IntegerRun read_run_portable(const char* begin,
                              const char* at,
                              const char* end,
                              std::span<std::int32_t> room);
 std::size_t count_commas_portable(std::string_view text);
+/// Whether they are.
 [[nodiscard]] bool can_read_wide();
 
 }  // namespace tandem::json

@@ -36,7 +36,8 @@ std::vector<std::int32_t> read_slowly(std::string_view text, std::size_t* taken,
 /// A run gives what stands there, and all of it but what is near the end or finds no room.
 void expect_run(Run run, const std::string& list, std::size_t room) {
   SCOPED_TRACE(list + " room " + std::to_string(room));
-  // In memory of its own and nothing behind it, so that a sanitizer sees every byte too many.
+  // In memory of its own and nothing behind it, for a sanitizer to see. (Not what loads half of a
+  // vector reads.)
   const std::string text = std::string(kBefore) + list;
   const std::vector<char> bytes(text.begin(), text.end());
   const char* const begin = bytes.data();

@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 namespace tandem::json {
 namespace {
@@ -72,8 +71,7 @@ bool is_short(std::string_view text) {
 /// Returns what is behind the quoted text.
 char* quote_short(std::string_view text, char* to) {
   *to++ = '"';
-  std::memcpy(to, text.data(), text.size());
-  to += text.size();
+  to += text.copy(to, text.size());
   *to++ = '"';
   return to;
 }

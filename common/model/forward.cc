@@ -35,8 +35,9 @@ bool consecutive(std::span<const std::int32_t> rows) {
              rows, [](std::int32_t a, std::int32_t b) { return b != a + 1; }) == rows.end();
 }
 
-/// Rows that go through a dense MLP together: what one product leaves for the next is still in
-/// caches then. The same for norm, QKV and attention gained nothing.
+/// Rows, more or less, that go through a dense MLP together: what one product leaves for the next
+/// is still in caches then, which is worth more than reading the weights again. The same for norm,
+/// QKV and attention gained nothing.
 constexpr std::size_t kMlpRows = 512;
 
 /// Packed rows lie in what they would take as f32, if that is as long at least; else null.
@@ -276,11 +277,12 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   }
   // Weights that are packed for each product, for all rows at once.
   const bool late = !weights.gate_up.late.empty() || !weights.down.late.empty();
-  const std::size_t slices = late ? 1 : (token_count + kMlpRows / 2) / kMlpRows;
+  const std::size_t slices =
+      late ? 1 : std::max<std::size_t>((token_count + kMlpRows / 2) / kMlpRows, 1);
   // Even ones, of whole blocks of products.
   constexpr std::size_t kStep = 32;
-  const std::size_t even = (token_count + slices - 1) / std::max<std::size_t>(slices, 1);
-  const std::size_t rows = slices <= 1 ? token_count : (even + kStep - 1) / kStep * kStep;
+  const std::size_t even = (token_count + slices - 1) / slices;
+  const std::size_t rows = slices == 1 ? token_count : (even + kStep - 1) / kStep * kStep;
   for (std::size_t begin = 0; begin < token_count; begin += rows) {
     dense_mlp(weights,
               hidden + begin * static_cast<std::size_t>(config_.hidden_size),

@@ -63,7 +63,7 @@ struct Submission {
   std::optional<Disaggregation> disaggregation;
 };
 
-/// The same for who only sends it. Borrows what it is of.
+/// The same for who only sends it: a parameter, which borrows what it is of for the call alone.
 struct SubmissionView {
   // NOLINTNEXTLINE(google-explicit-constructor): a submission can be looked at
   SubmissionView(const Submission& whole)

@@ -86,15 +86,20 @@ def test_resume_takes_parts_of_the_same_code_cpus_and_rounds_alone(peers, monkey
     (tmp_path / "code").write_text("three")
     other = peers.machine.code(tmp_path)
     assert "changes" not in clean and dirty["commit"] == other["commit"] == clean["commit"] + "-dirty"
-    assert dirty["changes"] != other["changes"]
+    (tmp_path / "new").write_text("four")
+    new = peers.machine.code(tmp_path)
+    (tmp_path / "new").write_text("five")
+    digests = {code["changes"] for code in (dirty, other, new, peers.machine.code(tmp_path))}
+    assert len(digests) == 4
     assert peers.machine.code(tmp_path / "..") == {"commit": "unknown"}
 
+    whole, failed = {"rows": [{"row": "a", "error": None}, {"row": "b", "skipped": "why"}]}, {"rows": [{"row": "c", "error": "why"}]}
     made = lambda code, rounds=2, cpus=(0, 1): {"machine": {"cpu": "x", "threads": 4, "cpus": list(cpus), **code},
-                                               "rounds": rounds, "parts": {"engine": 1}}
+                                               "rounds": rounds, "parts": {"engine": whole, "pd": failed}}
     bench = importlib.import_module("bench")
     for before, now, taken in ((made(clean), made(clean), True), (made(dirty), made(dirty), True),
                                (made(clean), made(dirty), False), (made(dirty), made(other), False),
                                (made(clean), made(clean, rounds=3), False), (made(clean), made(clean, cpus=(0, 2)), False),
                                (made({"commit": "unknown"}), made({"commit": "unknown"}), False)):
         (tmp_path / "bench.json").write_text(json.dumps(before))
-        assert bench.resumed(tmp_path / "bench.json", now) == ({"engine": 1} if taken else {})
+        assert bench.resumed(tmp_path / "bench.json", now) == ({"engine": whole} if taken else {})

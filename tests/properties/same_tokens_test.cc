@@ -181,7 +181,7 @@ TEST_P(SameTokens, AsAlone) {
   for (const Outcome& outcome : warm)
     cached += outcome.cached_tokens();
   // Few requests share no page of 64.
-  EXPECT_TRUE(cached > 0 || got.size() < kRequests);
+  EXPECT_TRUE(cached > 0 || (setup.page_size == 64 && got.size() < kRequests));
 }
 
 INSTANTIATE_TEST_SUITE_P(

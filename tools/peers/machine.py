@@ -83,6 +83,15 @@ def huge_pages(folder=HUGE_PAGES):
     return found
 
 
+def differences(root, git):
+    """A digest of what is not committed, new files too."""
+    digest = hashlib.sha256(git("status", "--porcelain") + git("diff", "--binary", "HEAD"))
+    for name in filter(None, git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")):
+        path = pathlib.Path(root, name.decode(errors="surrogateescape"))
+        digest.update(name + b"\0" + (path.read_bytes() if path.is_file() else b""))
+    return digest.hexdigest()[:12]
+
+
 def code(root):
     """The commit, marked where files differ from it, and then a digest of how."""
     def git(*words):
@@ -95,7 +104,7 @@ def code(root):
     status = git("status", "--porcelain")
     if not status:
         return {"commit": commit}
-    return {"commit": commit + "-dirty", "changes": hashlib.sha256(status + git("diff", "HEAD")).hexdigest()[:12]}
+    return {"commit": commit + "-dirty", "changes": differences(root, git)}
 
 
 def facts(root):

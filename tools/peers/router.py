@@ -54,9 +54,12 @@ def rows():
                         "sglang-router/round_robin", "p50_us", 1, target=target, added=True, one_cpu=bool(suffix),
                         limit=(f"relay_p50{suffix}", "round_robin", 1), references=True,
                         remark=f"limit: a relay that looks at nothing{remark}"))
-    for state, connections, of_peer, key, target in (("idle", 0, 0, "idle_rss_MiB", 20), ("loaded", 128, 32, "rss_MiB", 40)):
-        made.append(Row(f"router resident memory, {state}", (f"rss_{state}", "round_robin", connections), "MiB",
-                        "sglang-router/round_robin", key, of_peer, target=target))
+    for state, policy, connections, of_peer, key, target in (
+            ("idle", "round_robin", 0, 0, "idle_rss_MiB", 20), ("loaded", "round_robin", 128, 32, "rss_MiB", 40),
+            ("loaded", "cache_aware", 128, 32, "rss_MiB", 40)):
+        made.append(Row(f"router resident memory, {state}" + ("" if policy == "round_robin" else f", {policy}"),
+                        (f"rss_{state}", policy, connections), "MiB", f"sglang-router/{policy}", key, of_peer, target=target,
+                        remark=f"{connections} connections, the peer's {of_peer}" if connections else None))
     # A write for each token is the kernel's time for the most part: no target.
     for pace, target, remark in (("fast", 1.5, None), ("paced", None, f"a token each {PACE_MS} ms, each a write of its own")):
         made += [Row(f"router relay CPU per token, {pace}, {streams} stream{'s' if streams > 1 else ''}",
