@@ -3,8 +3,8 @@
 // fastest step and its share of its own bound (the longer of reading and multiplying).
 //
 // A run is a prompt, or 48 steps of a decode from the prompts' end on, as other programs take them;
-// there are as many as the budget allows, one decode at least. "value" and "median" are tokens over
-// the whole time of the middle run, "best" those of the fastest step, which "ms" is of; "target" is
+// there are as many as the budget allows, one decode at least. "value" is tokens over the whole
+// time of the middle run, "best" those of the fastest step, which "ms" is of; "target" is
 // the bound of the middle run. Prompts and the tokens that streams go on with are random
 // (random_tokens.h), so that experts vary. "experts_read" of a mixture of experts: how many of a
 // layer a step reads, the mean, of how many "experts_seen" in the row; the bound counts those that
@@ -448,20 +448,18 @@ class Bench {
               const Step& step) {
     const Run run = middle_run();
     const std::string row = row_name(name, context, streams);
-    fmt::print(
-        R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "median": {:.1f}, "best": {:.1f}, )"
-        R"("unit": "tokens/s", "target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}, )"
-        R"("runs": {}{}}})"
-        "\n",
-        row,
-        run.tokens / run.seconds,
-        run.tokens / run.seconds,
-        tokens / step.seconds,
-        run.tokens / run.bound_s,
-        run.bound_s / run.seconds,
-        step.seconds * 1e3,
-        runs_.size(),
-        remarks(run));
+    fmt::print(R"({{"bench": "engine", "row": "{}", "value": {:.1f}, "best": {:.1f}, )"
+               R"("unit": "tokens/s", "target": {:.1f}, "share_of_bound": {:.3f}, "ms": {:.3f}, )"
+               R"("runs": {}{}}})"
+               "\n",
+               row,
+               run.tokens / run.seconds,
+               tokens / step.seconds,
+               run.tokens / run.bound_s,
+               run.bound_s / run.seconds,
+               step.seconds * 1e3,
+               runs_.size(),
+               remarks(run));
     for (const auto& [op, cost] : step.costs) {
       fmt::print(
           R"({{"bench": "engine", "row": "{}: {}", "value": {:.3f}, "unit": "ms", "target": {:.3f}, )"

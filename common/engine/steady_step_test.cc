@@ -1,9 +1,9 @@
 // A step in which every sequence decodes one token, with a real model: what it takes from the
 // system. Nothing: no memory, no lock, no line of log, whichever thread of the pool works.
-#include "common/base/check.h"
 #include "common/engine/engine.h"
 #include "common/engine/model_executor.h"
 #include "common/model/model.h"
+#include "common/model/testing/config_folder.h"
 #include "common/obs/log.h"
 #include "kernels/api/backend.h"
 
@@ -14,8 +14,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -146,37 +144,13 @@ struct Setup {
   kernels::Family family = kernels::Family::kAuto;
 };
 
-/// A folder with nothing but a config.json.
-class ExpertsFolder {
- public:
-  ExpertsFolder() {
-    TANDEM_CHECK(::mkdtemp(path_.data()) != nullptr, path_);
-    std::ofstream(path_ + "/config.json") << R"({"architectures":["Qwen3MoeForCausalLM"],
-      "vocab_size":2048,"hidden_size":64,"intermediate_size":96,"num_hidden_layers":3,
-      "num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"max_position_embeddings":2048,
-      "num_experts":12,"num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,
-      "mlp_only_layers":[1],"torch_dtype":"bfloat16","eos_token_id":2})";
-  }
-
-  ExpertsFolder(const ExpertsFolder&) = delete;
-  ExpertsFolder& operator=(const ExpertsFolder&) = delete;
-
-  ~ExpertsFolder() { std::filesystem::remove_all(path_); }
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_ =
-      (std::filesystem::temp_directory_path() / "tandem_steady_step_XXXXXX").string();
-};
-
 class SteadyStep : public testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
     const kernels::Backend* backend = kernels::select(GetParam().family, nullptr);
     if (backend == nullptr) GTEST_SKIP() << "skipped: this machine cannot run these kernels";
-    std::optional<ExpertsFolder> experts;
-    if (GetParam().experts) experts.emplace();
+    std::optional<model::testing::ConfigFolder> experts;
+    if (GetParam().experts) experts.emplace(model::testing::kSmallMixture);
     model::LoadOptions load;
     load.folder = experts ? experts->path() : TANDEM_SOURCE_DIR "/assets/demo-model";
     load.dummy_weights = experts.has_value();

@@ -1,19 +1,16 @@
 // Same tokens everywhere, at the level of one model: whatever the batch, the chunks, the pages and
 // the number of threads, the logits of a sequence have the same bits.
 #include "common/base/random.h"
+#include "common/model/testing/config_folder.h"
 #include "kernels/api/backend.h"
 #include "tests/golden/model_runner.h"
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <new>
 #include <string>
 
@@ -58,31 +55,9 @@ void operator delete[](void* memory, std::size_t) noexcept {
 namespace tandem::golden {
 namespace {
 
+using model::testing::ConfigFolder;
+
 constexpr std::int32_t kVocab = 96;
-
-/// A folder with one config.json.
-class ConfigFolder {
- public:
-  explicit ConfigFolder(const std::string& config) {
-    std::string name = (std::filesystem::temp_directory_path() / "tandem_property_XXXXXX").string();
-    TANDEM_CHECK(::mkdtemp(name.data()) != nullptr, "cannot make a folder for the test");
-    path_ = name;
-    std::ofstream(path_ + "/config.json") << config;
-  }
-
-  ConfigFolder(const ConfigFolder&) = delete;
-  ConfigFolder& operator=(const ConfigFolder&) = delete;
-
-  ~ConfigFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// Odd sizes on purpose: no tile, lane or page divides them.
 std::string config_of(const std::string& architecture, const std::string& more) {

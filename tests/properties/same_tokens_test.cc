@@ -5,17 +5,14 @@
 #include "common/engine/engine.h"
 #include "common/engine/model_executor.h"
 #include "common/model/model.h"
+#include "common/model/testing/config_folder.h"
 #include "kernels/api/backend.h"
 #include "tests/properties/workload.h"
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -271,16 +268,8 @@ TEST(SameTokensSpecial, WithEveryQuantizationInEveryKernelFamily) {
   }
 }
 
-/// A mixture of experts: 2 of 12 in each of two layers of three.
 TEST(SameTokensSpecial, WithExpertsInEveryQuantizationAndKernelFamily) {
-  std::string folder =
-      (std::filesystem::temp_directory_path() / "tandem_same_tokens_XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  std::ofstream(folder + "/config.json") << R"({"architectures":["Qwen3MoeForCausalLM"],
-    "vocab_size":2048,"hidden_size":64,"intermediate_size":96,"num_hidden_layers":3,
-    "num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"max_position_embeddings":1024,
-    "num_experts":12,"num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,
-    "mlp_only_layers":[1],"torch_dtype":"bfloat16","eos_token_id":2})";
+  const model::testing::ConfigFolder folder(model::testing::kSmallMixture);
   for (const auto quantization : {model::Quantization::kNone,
                                   model::Quantization::kInt8WeightOnly,
                                   model::Quantization::kInt4WeightOnly128,
@@ -290,13 +279,12 @@ TEST(SameTokensSpecial, WithExpertsInEveryQuantizationAndKernelFamily) {
                    std::string(model::quantization_name(quantization)));
       const bool is_auto = family == kernels::available_families().back();
       expect_same_in_company({.name = "experts",
-                              .config_folder = folder,
+                              .config_folder = folder.path(),
                               .family = family,
                               .quantization = quantization},
                              is_auto ? kRequests / 2 : few_of(family));
     }
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_P(SameTokensInFamily, ThroughRetraction) {

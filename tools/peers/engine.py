@@ -79,7 +79,7 @@ class Ours:
                 "share_of_bound": r["share_of_bound"], "calls": r["calls"]} for r in rows if "calls" in r]
         self.steps.append((found[0]["ms"], ops))
         self.note = found[0].get("note")
-        return found[0]["median"]
+        return found[0]["value"]
 
     def of_the_row(self):
         """What is said of a row beside its figure: the limit, and the ops of the fastest step."""
