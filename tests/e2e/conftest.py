@@ -331,6 +331,7 @@ def peers_(monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     names = ("common", "engine", "machine", "pd", "router", "server", "setup", "tokenizer", "transfer")
     made = types.SimpleNamespace(**{name: importlib.import_module(f"peers.{name}") for name in names})
+    monkeypatch.setattr(made.engine, "REST_S", 0)
     monkeypatch.setattr(made.setup, "venv", lambda *_: pathlib.Path("/venv/bin/python"))
     monkeypatch.setattr(made.setup, "debian", lambda program, _: program)
     monkeypatch.setattr(made.setup, "script", lambda ctx, name: ctx.shared / name)
