@@ -3,7 +3,7 @@
 // fastest step and its share of its own bound (the longer of reading and multiplying).
 //
 // A run is a prompt, or 48 steps of a decode from the prompts' end on, as other programs take them;
-// there are as many as the budget allows, three decodes at least. "value" is tokens over the whole
+// there are as many as the budget allows, three at least. "value" is tokens over the whole
 // time of the middle run, "best" those of the fastest step, which "ms" is of; "target" is
 // the bound of the middle run. Prompts and the tokens that streams go on with are random
 // (random_tokens.h), so that experts vary. "experts_read" of a mixture of experts: how many of a
@@ -175,7 +175,7 @@ struct Run {
 
 /// Steps of a decode that make a run, as the programs have them that we compare with.
 constexpr std::int32_t kSteps = 48;
-constexpr int kDecodeRuns = 3;
+constexpr std::size_t kRuns = 3;
 
 /// Of prompts and of the tokens that follow them.
 constexpr std::uint64_t kSeed = 1;
@@ -344,15 +344,17 @@ class Bench {
     Step best;
     double spent = 0;
     // The first run touches pages and scratch and does not count.
-    for (int runs = 0; runs < 2 || runs_.size() % 2 == 0 || spent < flags_.budget_s; ++runs) {
+    bool counts = false;
+    while (runs_.size() < kRuns || runs_.size() % 2 == 0 || spent < flags_.budget_s) {
       TANDEM_TRY(submit(context, 1));
       const double seconds = timed_step(best);
-      if (runs > 0) {
+      if (counts) {
         runs_.push_back({.seconds = seconds,
                          .bound_s = step_bound_s(),
                          .tokens = static_cast<double>(context)});
         backend_.keep_experts();
       }
+      counts = true;
       spent += seconds;
       while (engine_->has_work())
         engine_->step(steady_clock().now());
@@ -369,7 +371,7 @@ class Bench {
     const std::int32_t output = kSteps + streams + 1;
     TANDEM_TRY(make_engine(static_cast<std::int64_t>(streams) * (context + output + 16)));
     // An odd number, so that one is in the middle.
-    for (int runs = 0; runs < kDecodeRuns || runs % 2 == 0 || spent < flags_.budget_s; ++runs) {
+    while (runs_.size() < kRuns || runs_.size() % 2 == 0 || spent < flags_.budget_s) {
       TANDEM_TRY(const Run run, decode_run(context, streams, output, best));
       runs_.push_back(run);
       spent += run.seconds;

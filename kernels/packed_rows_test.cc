@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -80,18 +82,23 @@ constexpr Case kCases[] = {
 };
 
 // As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
-// most; last blocks of two tiles, of one, of a single row.
+// most; last blocks of two tiles, of one, of a single row; the same of the inner rows.
 constexpr Case kByteCases[] = {
     {47, 128, 64, 2},
-    {300, 64, 160, 3},
+    {300, 64, 192, 3},
     {785, 4096, 64, 2},
-    {65, 16384, 32, 1},
-    {40, 24576, 32, 2},
-    {33, 32768, 32, 2},
+    {65, 16384, 64, 1},
+    {40, 24576, 64, 2},
+    {33, 32768, 64, 2},
+    {785, 64, 4096, 2},
+    {530, 64, 1088, 3},
+    {513, 64, 2048, 1},
+    {65, 64, 16384, 1},
+    {40, 64, 24576, 2},
 };
 
-/// norm(x), the MLP and one more product behind it, whose first weights are of `format`: packed
-/// from op to op they have the bits of f32 in between.
+/// norm(x), the MLP and one more product behind it, with weights of `format`: packed from op to op
+/// they have the bits of f32 in between.
 void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
   const bool bytes = format == WeightFormat(WeightScheme::kInt8Dynamic);
   for (const Backend* backend : backends()) {
@@ -103,14 +110,14 @@ void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
       Rng rng(c.tokens);
       const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, format, rng, pool);
       const auto beside = random_weight(*backend, c.inner + 8, c.hidden, format, rng, pool);
-      const auto down = random_weight(*backend, c.hidden, c.inner, DType::kBf16, rng, pool);
+      const auto down = random_weight(*backend, c.hidden, c.inner, format, rng, pool);
       const std::vector<float> x = rng.reals(c.tokens * c.hidden);
       const std::vector<float> scale = rng.reals(c.hidden);
       const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
       const auto outputs = [&](bool packed) {
         const std::size_t normed_bytes =
             backend->packed_whole_rows_bytes(c.tokens, c.hidden, format);
-        const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, DType::kBf16);
+        const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, format);
         EXPECT_GE(normed_bytes, c.tokens * (bytes ? c.hidden + sizeof(float) : c.hidden * 2));
         EXPECT_GE(inner_bytes, c.tokens * c.inner * 2);
         const Room normed_room(normed_bytes);
@@ -146,6 +153,7 @@ void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
         y.resize(y.size() + c.tokens * beside->n());
         backend->linear({.x = normed.data(),
                          .x_packed = normed_packed,
+                         .x_whole_rows = true,
                          .weight = beside.get(),
                          .y = y.data() + x.size(),
                          .tokens = c.tokens},
@@ -161,8 +169,47 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   expect_bits_of_floats(kCases, DType::kBf16);
 }
 
-TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
+TEST(PackedRows, BytesOfNormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   expect_bits_of_floats(kByteCases, WeightScheme::kInt8Dynamic);
+}
+
+TEST(PackedRows, NanAndInfStayInTheirRow) {
+  constexpr std::size_t kTokens = 40;
+  constexpr std::size_t kHidden = 128;
+  ThreadPool pool(2);
+  for (const Backend* backend : backends()) {
+    for (const WeightFormat format :
+         {WeightFormat(DType::kBf16), WeightFormat(WeightScheme::kInt8Dynamic)}) {
+      Rng rng(3);
+      const auto gate_up = random_weight(*backend, 2 * kHidden, kHidden, format, rng, pool);
+      const auto down = random_weight(*backend, kHidden, kHidden, format, rng, pool);
+      std::vector<float> x = rng.reals(kTokens * kHidden);
+      x[7 * kHidden + 127] = std::numeric_limits<float>::quiet_NaN();
+      x[39 * kHidden] = std::numeric_limits<float>::infinity();
+      const std::vector<float> scale(kHidden, 1.0F);
+      const Room normed(backend->packed_whole_rows_bytes(kTokens, kHidden, format));
+      const Room inner(backend->packed_rows_bytes(kTokens, kHidden, format));
+      backend->rms_norm({.x = x.data(),
+                         .weight = scale.data(),
+                         .y_packed = normed.data(),
+                         .y_packed_for = format,
+                         .rows = kTokens,
+                         .dim = kHidden},
+                        pool);
+      backend->gated_linear({.x_packed = normed.data(),
+                             .weight = gate_up.get(),
+                             .y_packed = inner.data(),
+                             .tokens = kTokens},
+                            pool);
+      std::vector<float> y(kTokens * kHidden);
+      backend->linear(
+          {.x_packed = inner.data(), .weight = down.get(), .y = y.data(), .tokens = kTokens}, pool);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const std::size_t token = i / kHidden;
+        ASSERT_EQ(std::isnan(y[i]), token == 7 || token == 39) << i;
+      }
+    }
+  }
 }
 
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
@@ -189,32 +236,35 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
           q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(filled.row()));
         }
         Rng rng(head_dim);
-        const auto weight = random_weight(*backend, 48, filled.row(), DType::kBf16, rng, pool);
-        const auto output = [&](bool packed) {
-          const std::size_t bytes =
-              backend->packed_rows_bytes(index.size(), filled.row(), DType::kBf16);
-          EXPECT_GE(bytes, index.size() * filled.row() * 2);
-          const Room room(bytes);
-          std::byte* mixed = packed ? room.data() : nullptr;
-          std::vector<float> out(packed ? 0 : index.size() * filled.row());
-          backend->attention({.q = q.data(),
-                              .out = out.data(),
-                              .out_packed = mixed,
-                              .batch = filled.pool.batch(sequence, position),
-                              .kv = filled.pool.layer(),
-                              .heads = world.heads,
-                              .scale = 0.2F},
-                             pool);
-          std::vector<float> y(index.size() * 48);
-          backend->linear({.x = out.data(),
-                           .x_packed = mixed,
-                           .weight = weight.get(),
-                           .y = y.data(),
-                           .tokens = index.size()},
-                          pool);
-          return y;
-        };
-        EXPECT_TRUE(testing::same_bits(output(true), output(false))) << head_dim;
+        for (const WeightFormat format :
+             {WeightFormat(DType::kBf16), WeightFormat(WeightScheme::kInt8Dynamic)}) {
+          const auto weight = random_weight(*backend, 48, filled.row(), format, rng, pool);
+          const auto output = [&](bool packed) {
+            const std::size_t bytes =
+                backend->packed_rows_bytes(index.size(), filled.row(), format);
+            EXPECT_GE(bytes, index.size() * filled.row() * 2);
+            const Room room(bytes);
+            std::byte* mixed = packed ? room.data() : nullptr;
+            std::vector<float> out(packed ? 0 : index.size() * filled.row());
+            backend->attention({.q = q.data(),
+                                .out = out.data(),
+                                .out_packed = mixed,
+                                .batch = filled.pool.batch(sequence, position),
+                                .kv = filled.pool.layer(),
+                                .heads = world.heads,
+                                .scale = 0.2F},
+                               pool);
+            std::vector<float> y(index.size() * 48);
+            backend->linear({.x = out.data(),
+                             .x_packed = mixed,
+                             .weight = weight.get(),
+                             .y = y.data(),
+                             .tokens = index.size()},
+                            pool);
+            return y;
+          };
+          EXPECT_TRUE(testing::same_bits(output(true), output(false))) << head_dim;
+        }
       }
     }
   }
@@ -223,10 +273,14 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
 TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
-    EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
-    for (const std::size_t k : {0U, 96U})
+    EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic),
+              backend->packed_rows_bytes(64, 64, DType::kBf16));
+    for (const std::size_t k : {0U, 96U}) {
+      EXPECT_EQ(backend->packed_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U);
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U)
           << "not whole steps of 64";
+    }
+    EXPECT_EQ(backend->packed_rows_bytes(32, 64, WeightScheme::kInt8Dynamic), 0U);
     EXPECT_EQ(backend->packed_whole_rows_bytes(32, 64, WeightScheme::kInt8Dynamic), 0U);
     if (!testing::rounds_inputs(*backend)) {
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);

@@ -218,8 +218,47 @@ TEST(Quantize, ManyRowsOfLongInputsAreTheBitsOfOne) {
 
 // Halves between two integers go to the even one, and what is beside them by as little as a float
 // can be to its own.
-TEST(Quantize, InputsAtTheMiddleOfTwoStepsRoundAsTheReference) {
+TEST(Quantize, WeightsAtTheMiddleOfTwoStepsRoundAsTheReference) {
   constexpr std::size_t kK = 128;
+  ThreadPool pool(2);
+  std::vector<float> identity(kK * kK, 0.0F);
+  for (std::size_t i = 0; i < kK; ++i)
+    identity[i * kK + i] = 1.0F;
+  Rng rng(1);
+  std::vector<float> w;
+  constexpr std::size_t kN = 200;
+  for (std::size_t n = 0; n < kN; ++n) {
+    // Also scales that have no usual inverse.
+    const int exponent = n % 8 == 6 ? -130 : n % 8 == 7 ? 110 : static_cast<int>(n % 40) - 20;
+    const float largest = std::ldexp(1.5F + rng.reals(1)[0] / 2, exponent);
+    const float scale = largest / 127.0F;
+    w.push_back(largest);
+    for (std::size_t i = 1; i < kK; ++i) {
+      // One of 64 in or beside the middle, in another place of each row; the others far from it.
+      const float step = static_cast<float>((i * 31 + n) % 127);
+      const float middle = (step + 0.5F) * scale;
+      const float aside = std::nextafter(middle, n % 3 == 0 ? largest : 0.0F);
+      const float far = (step + (i % 2 == 0 ? 0.0F : 0.5F - 0x1p-12F)) * scale;
+      const float value = i % 64 != n % 64 ? far : n % 3 == 1 ? middle : aside;
+      w.push_back(i / 2 % 2 == 0 ? -value : value);
+    }
+  }
+  const Matrix source(kN, kK, DType::kF32, w);
+  const Backend& reference = testing::reference();
+  const std::vector<float> want =
+      run(reference, *pack(reference, source, WeightScheme::kInt8, pool), identity, pool);
+  for (const Backend* backend : testing::vector_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const auto weight = pack(*backend, source, WeightScheme::kInt8, pool);
+    const std::vector<float> got = run(*backend, *weight, identity, pool);
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1p-20F) << i;
+  }
+}
+
+// Inputs that are bf16 lie in the middle of two steps often; others become bf16 first.
+TEST(Quantize, InputsOfAllMagnitudesRoundAsTheReference) {
+  constexpr std::size_t kK = 1024;
   ThreadPool pool(2);
   std::vector<float> identity(kK * kK, 0.0F);
   for (std::size_t i = 0; i < kK; ++i)
@@ -227,23 +266,20 @@ TEST(Quantize, InputsAtTheMiddleOfTwoStepsRoundAsTheReference) {
   const Matrix source(kK, kK, DType::kF32, identity);
   const Backend& reference = testing::reference();
   const auto exact = pack(reference, source, WeightScheme::kInt8Dynamic, pool);
-  for (const std::size_t tokens : {1U, 3U, 40U, 200U}) {
+  for (const std::size_t tokens : {1U, 3U, 40U, 130U}) {
     Rng rng(tokens);
     std::vector<float> x;
     for (std::size_t t = 0; t < tokens; ++t) {
-      // Also scales that have no usual inverse.
+      // Also scales that have no usual inverse; all mantissas of bf16.
       const int exponent = t % 8 == 6 ? -130 : t % 8 == 7 ? 110 : static_cast<int>(t % 40) - 20;
-      const float largest = std::ldexp(1.5F + rng.reals(1)[0] / 2, exponent);
-      const float scale = largest / 127.0F;
+      const float largest =
+          std::ldexp(1.0F + static_cast<float>((t * 53 + 1) % 128) / 128, exponent);
       x.push_back(largest);
       for (std::size_t i = 1; i < kK; ++i) {
-        // One of 64 in or beside the middle, in another place of each row; the others far from it.
-        const float step = static_cast<float>((i * 31 + t) % 127);
-        const float middle = (step + 0.5F) * scale;
-        const float aside = std::nextafter(middle, t % 3 == 0 ? largest : 0.0F);
-        const float far = (step + (i % 2 == 0 ? 0.0F : 0.5F - 0x1p-12F)) * scale;
-        const float value = i % 64 != t % 64 ? far : t % 3 == 1 ? middle : aside;
-        x.push_back(i / 2 % 2 == 0 ? -value : value);
+        float value = std::ldexp(1.0F + static_cast<float>(i % 128) / 128,
+                                 exponent - 1 - static_cast<int>(i / 128));
+        if (t % 3 == 2) value *= 1.0F + rng.reals(1)[0] / 512;
+        x.push_back(i % 2 == 0 ? -value : value);
       }
     }
     const std::vector<float> want = run(reference, *exact, x, pool);
@@ -253,6 +289,23 @@ TEST(Quantize, InputsAtTheMiddleOfTwoStepsRoundAsTheReference) {
       const std::vector<float> got = run(*backend, *weight, x, pool);
       for (std::size_t i = 0; i < want.size(); ++i)
         ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1p-20F) << i << " of " << x[i];
+    }
+  }
+}
+
+TEST(Quantize, InputsBeyondBf16GiveNan) {
+  constexpr std::size_t kK = 64;
+  ThreadPool pool(1);
+  const Matrix source(16, kK, DType::kF32, std::vector<float>(16 * kK, 0.5F));
+  for (const Backend* backend : all_backends()) {
+    SCOPED_TRACE(family_name(backend->family()));
+    const auto weight = pack(*backend, source, WeightScheme::kInt8Dynamic, pool);
+    for (const std::size_t tokens : {1U, 40U}) {
+      std::vector<float> x(tokens * kK, 1.0F);
+      x.back() = std::numeric_limits<float>::max();
+      const std::vector<float> y = run(*backend, *weight, x, pool);
+      for (std::size_t i = 0; i < y.size(); ++i)
+        EXPECT_EQ(std::isnan(y[i]), i / 16 == tokens - 1) << i;
     }
   }
 }

@@ -224,7 +224,11 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   const std::byte* normed =
       norm_rows(workspace_.hidden.data(), weights.input_norm.data(), &weights.qkv, tokens);
   linear(weights.qkv,
-         {.x = workspace_.normed.data(), .x_packed = normed, .y = query, .tokens = tokens});
+         {.x = workspace_.normed.data(),
+          .x_packed = normed,
+          .x_whole_rows = true,
+          .y = query,
+          .tokens = tokens});
 
   const kernels::KvLayer kv =
       kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);

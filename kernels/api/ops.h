@@ -37,9 +37,11 @@ struct EmbeddingArgs {
 /// The sum runs in the family's fixed order; then bias, then the old y are added, one rounding
 /// each. Quantised weights: WeightScheme.
 struct LinearArgs {
-  const float* x = nullptr;             ///< [tokens, k]
-  std::size_t x_stride = 0;             ///< 0: k
-  const std::byte* x_packed = nullptr;  ///< x as Backend::packed_rows_bytes says; null: x
+  const float* x = nullptr;  ///< [tokens, k]
+  std::size_t x_stride = 0;  ///< 0: k
+  /// x as Backend::packed_rows_bytes says, or packed_whole_rows_bytes; null: x
+  const std::byte* x_packed = nullptr;
+  bool x_whole_rows = false;  ///< which of them
   const PackedWeight* weight = nullptr;
   const float* bias = nullptr;  ///< [n] or null
   float* y = nullptr;           ///< [tokens, n]; must not overlap x
@@ -51,9 +53,10 @@ struct LinearArgs {
 /// y[t, i] = silu(g[t, i]) * u[t, i] of [g | u] = x W^T + bias: linear and silu_mul in one, the
 /// same bits; g and u do not go through memory.
 struct GatedLinearArgs {
-  const float* x = nullptr;              ///< [tokens, k]
-  std::size_t x_stride = 0;              ///< 0: k
-  const std::byte* x_packed = nullptr;   ///< as LinearArgs
+  const float* x = nullptr;  ///< [tokens, k]
+  std::size_t x_stride = 0;  ///< 0: k
+  /// x as Backend::packed_whole_rows_bytes says; null: x
+  const std::byte* x_packed = nullptr;
   const PackedWeight* weight = nullptr;  ///< [2 * dim, k]: gate, then up
   const float* bias = nullptr;           ///< [2 * dim] or null
   float* y = nullptr;                    ///< [tokens, dim]; must not overlap x

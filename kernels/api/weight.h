@@ -30,9 +30,10 @@ enum class WeightScheme : std::uint8_t {
   /// "int4wo-128": w = q * scale + zero, q in [-8, 7], one bf16 scale ((max - min) / 15) and zero
   /// (min + 8 scale) per output and 128 inputs. Inputs stay float.
   kInt4Group128,
-  /// "w8a8_int8": weights as kInt8. Each row of inputs becomes 8 bit with a scale of its own
-  /// (largest |x| / 127, nearest, ties to even); products and sums are integers, exact: y = sum *
-  /// scale of the output * scale of the row. A row that holds inf or NaN gives NaN.
+  /// "w8a8_int8": weights as kInt8. Each row of inputs is rounded to bf16 and then becomes 8 bit
+  /// with a scale of its own (largest |x| / 127): x times 1 / scale, to nearest, ties to even, as
+  /// kernels of other servers make it. Products and sums are integers, exact: y = sum * scale of
+  /// the output * scale of the row. A row that holds inf or NaN gives NaN.
   kInt8Dynamic,
 };
 

@@ -93,7 +93,8 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, std::uint32_t worth_taking,
 struct Product {
   const float* x;
   std::size_t x_stride;
-  const std::byte* x_packed;  ///< or null
+  const std::byte* x_packed;  ///< as the product reads them, or null
+  const std::byte* x_halves;  ///< as bf16, of which it makes 8 bit, or null
   std::size_t tokens;
   const PackedWeight& weight;
   std::size_t columns;
@@ -107,10 +108,12 @@ bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeig
 }
 
 // See Kernels::takes_packed.
-bool takes_packed(
-    const cpu::Kernels& kernels, std::size_t rows, std::size_t k, WeightFormat weight, bool whole) {
+bool takes_packed(const cpu::Kernels& kernels,
+                  std::size_t rows,
+                  std::size_t k,
+                  WeightFormat weight) {
   return kernels.takes_packed != nullptr &&
-         kernels.takes_packed(rows, k, weight.scheme, weight.dtype, whole);
+         kernels.takes_packed(rows, k, weight.scheme, weight.dtype);
 }
 
 bool goes_as_bytes(WeightFormat weight) {
@@ -186,7 +189,9 @@ void run_blocks(const Product& product,
                                 .rows_room = shared ? pool.shared_scratch() : nullptr,
                                 .y_packed = nullptr,
                                 .up = nullptr,
-                                .next = nullptr};
+                                .next = nullptr,
+                                .x_scales = nullptr,
+                                .x_halves = product.x_halves};
   const auto* scales =
       packed_scales<const float>(product.x_packed, product.tokens, k, weight.format());
   if (shared) pack_together(all, kernels, pool);
@@ -202,6 +207,8 @@ void run_blocks(const Product& product,
     block.scratch = reinterpret_cast<float*>(pool.scratch(worker));
     block.packed = all.packed || packed[worker] == mark;
     packed[worker] = mark;
+    if (product.x_halves != nullptr)
+      block.x_halves = packed_row(product.x_halves, row, k, DType::kBf16);
     if (product.x_packed != nullptr) {
       // Only read, since they are packed.
       block.rows_room =
@@ -220,10 +227,9 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   const PackedWeight& weight = product.weight;
   if (product.tokens == 0 || product.columns == 0) return;
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
-  if (product.x_packed != nullptr) {
+  if (product.x_packed != nullptr || product.x_halves != nullptr)
     rows = cpu::round_up(rows, cpu::kPackedRows);
-    return run_blocks(product, rows, false, kernels, pool, fn);
-  }
+  if (product.x_packed != nullptr) return run_blocks(product, rows, false, kernels, pool, fn);
   // Fewer blocks than workers: several would pack the same rows.
   if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
       !shares_rows(kernels, rows, weight))
@@ -231,6 +237,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
     Product part = product;
     part.x += begin * product.x_stride;
+    part.x_halves = packed_row(product.x_halves, begin, weight.k(), DType::kBf16);
     part.tokens = std::min(rows, product.tokens - begin);
     run_blocks(part,
                part.tokens,
@@ -254,7 +261,7 @@ std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat 
 std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
                                           std::size_t k,
                                           WeightFormat weight) const {
-  if (!takes_packed(kernels_, rows, k, weight, false)) return 0;
+  if (!takes_packed(kernels_, rows, k, weight)) return 0;
   return cpu::round_up(rows, cpu::kPackedRows) * k * dtype_bytes(DType::kBf16);
 }
 
@@ -262,7 +269,7 @@ std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
                                                 std::size_t k,
                                                 WeightFormat weight) const {
   if (!goes_as_bytes(weight)) return packed_rows_bytes(rows, k, weight);
-  if (!takes_packed(kernels_, rows, k, weight, true)) return 0;
+  if (!takes_packed(kernels_, rows, k, weight)) return 0;
   return cpu::round_up(rows, cpu::kPackedRows) * (k + sizeof(float));
 }
 
@@ -279,9 +286,11 @@ void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
 void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const PackedWeight& weight = *args.weight;
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
+  const bool as_halves = goes_as_bytes(weight.format()) && !args.x_whole_rows;
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, weight.k()),
-                           .x_packed = args.x_packed,
+                           .x_packed = as_halves ? nullptr : args.x_packed,
+                           .x_halves = as_halves ? args.x_packed : nullptr,
                            .tokens = args.tokens,
                            .weight = weight,
                            .columns = weight.n(),
@@ -301,6 +310,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, args.weight->k()),
                            .x_packed = args.x_packed,
+                           .x_halves = nullptr,
                            .tokens = args.tokens,
                            .weight = *args.weight,
                            .columns = dim,

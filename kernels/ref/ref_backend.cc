@@ -94,9 +94,20 @@ float scale_of_int8(const float* x, std::size_t k) {
 }
 
 // Nearest, ties to even, clamped; what a scale of NaN gives is never seen.
+std::int8_t nearest(float scaled, float low, float high) {
+  const float clamped = std::clamp(scaled, low, high);
+  return std::isnan(clamped) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(clamped));
+}
+
 std::int8_t round_to(float value, float scale, float low, float high) {
-  const float scaled = std::clamp(value / (scale == 0.0F ? 1.0F : scale), low, high);
-  return std::isnan(scaled) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(scaled));
+  return nearest(value / (scale == 0.0F ? 1.0F : scale), low, high);
+}
+
+// Of inputs: a product, where 1 / scale is an ordinary number.
+std::int8_t input_to_int8(float value, float scale) {
+  const bool inverts = scale >= 0x1p-100F && scale <= 0x1p100F;
+  return inverts ? nearest(value * (1.0F / scale), -127.0F, 127.0F)
+                 : round_to(value, scale, -127.0F, 127.0F);
 }
 
 float bf16(float value) {
@@ -172,12 +183,14 @@ double product(const Quantized& weight, std::size_t output, const float* x) {
   return sum;
 }
 
-// The same with x rounded to 8 bit.
+// The same with x rounded to bf16 and then to 8 bit.
 double rounded_product(const Quantized& weight, std::size_t output, const float* x) {
-  const float scale = scale_of_int8(x, weight.k);
+  std::vector<float> rounded(weight.k);
+  std::transform(x, x + weight.k, rounded.begin(), bf16);
+  const float scale = scale_of_int8(rounded.data(), weight.k);
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < weight.k; ++i)
-    sum += round_to(x[i], scale, -127.0F, 127.0F) * weight.q[output * weight.k + i];
+    sum += input_to_int8(rounded[i], scale) * weight.q[output * weight.k + i];
   const float weight_scale = weight.groups == 0 ? 0.0F : weight.scale[output];
   return static_cast<double>(sum) * static_cast<double>(weight_scale) * static_cast<double>(scale);
 }

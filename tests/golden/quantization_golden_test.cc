@@ -31,7 +31,7 @@ struct Bound {
 constexpr Bound kBounds[] = {
     {model::Quantization::kInt8WeightOnly, 0.12, 0.19, 0.7},
     {model::Quantization::kInt4WeightOnly128, 1.7, 2.7, 9.5},
-    {model::Quantization::kW8A8Int8, 0.19, 0.31, 0.85},
+    {model::Quantization::kW8A8Int8, 0.19, 0.31, 1.3},
 };
 
 /// Rounding may send a token to another expert (one logit of a router among eight, random here), so

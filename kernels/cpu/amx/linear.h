@@ -87,20 +87,52 @@ struct Int8DynamicKind {
 
   /// Returns the row's scale.
   static float pack_row(const float* x, std::size_t k, std::size_t steps, TileLine<V> to) {
-    const float scale = Quantize<V>::int8_scale(x, k);
+    const float scale = Quantize<V>::row_scale(x, k);
     for (std::size_t step = 0; step < steps; ++step) {
       const std::size_t left = k - step * kStepK;
       const std::size_t count = left < kStepK ? left : kStepK;
       auto* line = reinterpret_cast<std::int8_t*>(to.at(step));
-      Quantize<V>::to_int8(x + step * kStepK, count, scale, line);
+      const typename Quantize<V>::Rounded values{x + step * kStepK, count};
+      Quantize<V>::row_to_int8(values, count, scale, line);
       for (std::size_t i = count; i < kStepK; ++i)
         line[i] = 0;
     }
     return scale;
   }
 
+  /// The first `rows` rows of a tile of rows that came as bf16, as Bf16Kind packs them, to tiles.
+  /// Both are gone through in the order of memory.
+  static void pack_tile(
+      const std::byte* halves, std::size_t rows, std::size_t steps, float* scales, std::byte* to) {
+    constexpr std::size_t kHalfTiles = kStepK / kPackedColumns;
+    typename V::Int largest[kTileHeight];
+    for (auto& each : largest)
+      each = V::int_zero();
+    for (std::size_t tile = 0; tile < steps * kHalfTiles; ++tile) {
+      const std::byte* line = halves + tile * kTileBytes;
+#pragma GCC unroll 16
+      for (std::size_t row = 0; row < kTileHeight; ++row)
+        largest[row] = V::max_magnitudes(largest[row], V::int_load(line + row * kTileRowBytes));
+    }
+    for (std::size_t row = 0; row < rows; ++row)
+      scales[row] = Quantize<V>::row_scale(largest_half(largest[row]));
+    for (std::size_t step = 0; step < steps; ++step) {
+      for (std::size_t row = 0; row < rows; ++row) {
+        const std::size_t at = row * kTileRowBytes;
+        const typename Quantize<V>::Halves values{halves + step * kHalfTiles * kTileBytes + at,
+                                                  kTileBytes};
+        Quantize<V>::row_to_int8(values,
+                                 kStepK,
+                                 scales[row],
+                                 reinterpret_cast<std::int8_t*>(to + step * kTileBytes + at));
+      }
+    }
+  }
+
   /// Panels are padded to words of four k.
-  static std::size_t tail_bytes(std::size_t k) { return (k % kStepK + 3) / 4 * 64; }
+  static std::size_t tail_bytes(std::size_t k) {
+    return (k % kStepK + 3) / 4 * 64;
+  }
 
   template <int C, int A, int B>
   static inline __attribute__((always_inline)) void multiply(T& tiles) {
@@ -117,6 +149,15 @@ struct Int8DynamicKind {
   }
 
  private:
+  static std::uint16_t largest_half(typename V::Int v) {
+    alignas(64) std::uint16_t halves[32];
+    V::int_store(halves, v);
+    std::uint16_t largest = 0;
+    for (const std::uint16_t half : halves)
+      largest = half > largest ? half : largest;
+    return largest;
+  }
+
   static const float* scales(const LinearBlock& block) {
     return block.x_scales != nullptr ? block.x_scales : row_floats(block);
   }
@@ -347,7 +388,7 @@ struct AmxLinear {
       return true;
     }
     if (block.scheme == WeightScheme::kInt8Dynamic &&
-        (block.rows > Int8DynamicKind<V, T>::kFewRows || block.rows_room != nullptr)) {
+        (block.rows > Int8DynamicKind<V, T>::kFewRows || comes_packed(block))) {
       TileLinear<V, T, Int8DynamicKind>::run(block);
       return true;
     }
@@ -382,11 +423,10 @@ struct AmxLinear {
   }
 
   /// See Kernels. Few rows are packed by each worker for itself, in its own caches.
-  static bool takes_packed(
-      std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype, bool whole) {
+  static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
     const bool bytes = scheme == WeightScheme::kInt8Dynamic;
     if (!shares_rows(rows, scheme, dtype) || k == 0) return false;
-    if (bytes ? !whole : scheme != WeightScheme::kFloat) return false;
+    if (!bytes && scheme != WeightScheme::kFloat) return false;
     return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
            most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }
@@ -431,13 +471,18 @@ struct AmxLinear {
     }
   }
 
+  /// In whole tiles.
+  static bool comes_packed(const LinearBlock& block) {
+    return block.rows_room != nullptr || block.x_halves != nullptr;
+  }
+
   /// False: not few rows, or only tiles here.
   template <template <class, class> class Kind>
   static bool run_few(const LinearBlock& block) {
     if constexpr (requires { V::begin_flushing(); }) {
       using Few = FewRows<V, Kind<V, T>>;
       if (block.rows > Kind<V, T>::kFewRows) return false;
-      if (block.rows_room != nullptr) return false;  // packed, in whole tiles
+      if (comes_packed(block)) return false;
       if (block.k > Few::kMostK) return false;
       Few::run(block);
       return true;

@@ -105,7 +105,9 @@ class TileLinear {
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
         steps_(steps_of(block.k)),
-        height_(block.rows < kTileHeight && block.rows_room == nullptr ? block.rows : kTileHeight),
+        height_(block.rows < kTileHeight && block.rows_room == nullptr && block.x_halves == nullptr
+                    ? block.rows
+                    : kTileHeight),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         tail_bytes_(W::tail_bytes(block.k)),
         rows_(rows_room(block)),
@@ -134,6 +136,9 @@ class TileLinear {
   /// Rows [begin, end) of x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind
   /// the last row.
   void pack(std::size_t begin, std::size_t end) {
+    if constexpr (requires { &W::pack_tile; }) {
+      if (block_.x_halves != nullptr) return pack_tiles(begin, end);
+    }
     const std::size_t tile_bytes = height_ * kTileRowBytes;
     if (end == block_.rows) end = row_tiles_ * height_;
     for (std::size_t row = begin; row < end; ++row) {
@@ -145,6 +150,18 @@ class TileLinear {
         for (std::size_t step = 0; step < steps_; ++step)
           __builtin_memset(line.at(step), 0, kTileRowBytes);
       }
+    }
+  }
+
+  /// The same of rows that came as bf16, in whole tiles.
+  void pack_tiles(std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; row += kTileHeight) {
+      const std::size_t left = end - row;
+      W::pack_tile(block_.x_halves + row * block_.k * 2,
+                   left < kTileHeight ? left : kTileHeight,
+                   steps_,
+                   row_floats(block_) + row,
+                   rows_ + row * steps_ * kTileRowBytes);
     }
   }
 

@@ -79,6 +79,16 @@ struct Avx2Vec {
     _mm256_storeu_si256(static_cast<__m256i*>(to), packed);
   }
 
+  static Vec rounded_to_bf16(Vec v) {
+    const auto half = [](__m256 from) {
+      const __m256i bits = _mm256_castps_si256(from);
+      const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+      const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+      return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32(-0x10000)));
+    };
+    return {half(v.lo), half(v.hi)};
+  }
+
   static void store_f16(void* to, Vec v) {
     store_half(to, 0, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT));
     store_half(to, 16, _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));

@@ -61,6 +61,13 @@ struct Avx512Vec {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(chosen));
   }
 
+  static Vec rounded_to_bf16(Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_castsi512_ps(_mm512_and_si512(sum, _mm512_set1_epi32(-0x10000)));
+  }
+
   static void store_f16(void* to, Vec v) {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
@@ -77,6 +84,11 @@ struct Avx512Vec {
   static Int int_load(const void* from) { return _mm512_loadu_si512(from); }
 
   static void int_store(void* to, Int v) { _mm512_storeu_si512(to, v); }
+
+  /// The larger one of each 16 bits and of those of `halves` without their first, unsigned.
+  static Int max_magnitudes(Int most, Int halves) {
+    return _mm512_max_epu16(most, _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)));
+  }
 
   static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
 

@@ -70,6 +70,11 @@ struct GenericVec {
     std::memcpy(to, bits, sizeof(bits));
   }
 
+  /// What store_bf16 and load_bf16 give of numbers; of NaN something.
+  static Vec rounded_to_bf16(const Vec& v) {
+    return each([&](int i) { return bf16_to_f32(f32_to_bf16(v.lane[i])); });
+  }
+
   static void store_f16(void* to, const Vec& v) {
     std::uint16_t bits[16];
     for (int i = 0; i < 16; ++i)
@@ -100,6 +105,19 @@ struct GenericVec {
   }
 
   static void int_store(void* to, const Int& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
+
+  /// The larger one of each 16 bits and of those of `halves` without their first, unsigned.
+  static Int max_magnitudes(const Int& most, const Int& halves) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const auto a = static_cast<std::uint32_t>(most.lane[i]);
+      const std::uint32_t b = static_cast<std::uint32_t>(halves.lane[i]) & 0x7fff7fffU;
+      const std::uint32_t low = (a & 0xffffU) > (b & 0xffffU) ? a & 0xffffU : b & 0xffffU;
+      const std::uint32_t high = a >> 16U > b >> 16U ? a >> 16U : b >> 16U;
+      out.lane[i] = static_cast<std::int32_t>(high << 16U | low);
+    }
+    return out;
+  }
 
   static Int int_negate(const Int& v) {
     Int out;

@@ -24,23 +24,67 @@ template <class V>
 struct Quantize {
   using Vec = typename V::Vec;
 
-  static float int8_scale(const float* values, std::size_t count) {
-    Vec largest = V::zero();
-    Vec poison = V::zero();
-    for (std::size_t i = 0; i < count; i += 16) {
-      const Vec v = load(values, i, count);
-      largest = V::max(V::max(v, V::sub(V::zero(), v)), largest);
-      poison = V::fma(v, V::zero(), poison);
+  /// Sixteen values from i on, zeros behind the last one: of weights as they are, of rows rounded
+  /// to bf16, or of lines that hold bf16.
+  struct Floats {
+    const float* values;
+    std::size_t count;
+
+    Vec operator()(std::size_t i) const { return load(values, i, count); }
+  };
+
+  struct Rounded {
+    const float* values;
+    std::size_t count;
+
+    Vec operator()(std::size_t i) const { return V::rounded_to_bf16(load(values, i, count)); }
+  };
+
+  struct Halves {
+    const std::byte* lines;
+    std::size_t line_step;  ///< bytes from one 32 values to the next
+
+    Vec operator()(std::size_t i) const {
+      return V::load_bf16(lines + i / 32 * line_step + i % 32 * 2);
     }
-    return V::max_lane(largest) / 127.0F + V::sum(poison);
+  };
+
+  static float int8_scale(const float* values, std::size_t count) {
+    const Extent extent = extent_of(values, count);
+    return extent.largest / 127.0F + extent.poison;
   }
 
-  /// `scale` is int8_scale of what these are among, so that none is more than 127 of it.
+  /// Of a row of inputs (kInt8Dynamic). Rounding keeps the order of values, so only the largest one
+  /// needs it.
+  static float row_scale(const float* values, std::size_t count) {
+    const Extent extent = extent_of(values, count);
+    const Vec rounded = V::rounded_to_bf16(V::broadcast(extent.largest));
+    return row_scale_of(V::max_lane(rounded)) + extent.poison;
+  }
+
+  /// The same of the bits of the largest magnitude, where any NaN is larger than infinity.
+  static float row_scale(std::uint16_t largest_bits) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(largest_bits) << 16U;
+    float largest = 0;
+    __builtin_memcpy(&largest, &bits, sizeof(largest));
+    return row_scale_of(largest);
+  }
+
+  /// Quotients. `scale` is int8_scale of what these are among, so that none is more than 127 of it.
   static void to_int8(const float* values, std::size_t count, float scale, std::int8_t* out) {
-    // Powers of 2 for which 1 / scale is neither subnormal nor infinite.
-    const bool usual = scale >= 0x1p-100F && scale <= 0x1p100F;
-    if (usual && store_by_inverse(values, count, scale, out)) return;
-    store(values, count, 0.0F, scale, -127.0F, 127.0F, out);
+    if (has_inverse(scale) && store_by_inverse(values, count, scale, out)) return;
+    store(Floats{values, count}, count, 0.0F, scale, -127.0F, 127.0F, out);
+  }
+
+  /// Of a row, whose scale is row_scale: products with 1 / scale, or quotients if there is none.
+  template <class Values>
+  static void row_to_int8(Values values, std::size_t count, float scale, std::int8_t* out) {
+    if (!has_inverse(scale)) return store(values, count, 0.0F, scale, -127.0F, 127.0F, out);
+    const Vec inverse = V::broadcast(1.0F / scale);
+    std::size_t i = 0;
+    for (; i + 16 <= count; i += 16)
+      V::store_int8(out + i, V::mul(values(i), inverse));
+    if (i < count) store_rest(V::mul(values(i), inverse), count - i, out + i);
   }
 
   static void to_int4(const float* values,
@@ -61,10 +105,32 @@ struct Quantize {
     const float smallest = -V::max_lane(V::sub(V::zero(), low));
     const float scale = bf16((V::max_lane(high) - smallest) / 15.0F + V::sum(poison), &affine[0]);
     const float zero = bf16(smallest + 8.0F * scale, &affine[1]);
-    store(values, count, zero, scale, -8.0F, 7.0F, out);
+    store(Floats{values, count}, count, zero, scale, -8.0F, 7.0F, out);
   }
 
  private:
+  /// Powers of 2 for which 1 / scale is neither subnormal nor infinite.
+  static bool has_inverse(float scale) { return scale >= 0x1p-100F && scale <= 0x1p100F; }
+
+  struct Extent {
+    float largest;  ///< magnitude
+    float poison;   ///< NaN if a value is not finite, else 0
+  };
+
+  static Extent extent_of(const float* values, std::size_t count) {
+    Vec largest = V::zero();
+    Vec poison = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const Vec v = load(values, i, count);
+      largest = V::max(V::max(v, V::sub(V::zero(), v)), largest);
+      poison = V::fma(v, V::zero(), poison);
+    }
+    return {V::max_lane(largest), V::sum(poison)};
+  }
+
+  /// NaN of what is not finite, also of what rounding made so.
+  static float row_scale_of(float largest) { return largest / 127.0F + largest * 0.0F; }
+
   static Vec load(const float* values, std::size_t i, std::size_t count) {
     return count - i < 16 ? Rows<V>::load_part(values + i, count - i) : V::load(values + i);
   }
@@ -103,7 +169,8 @@ struct Quantize {
   }
 
   /// out = clamp((value - zero) / scale), rounded to nearest even. NaN becomes `low`.
-  static void store(const float* values,
+  template <class Values>
+  static void store(Values values,
                     std::size_t count,
                     float zero,
                     float scale,
@@ -115,17 +182,21 @@ struct Quantize {
     const Vec least = V::broadcast(low);
     const Vec most = V::broadcast(high);
     for (std::size_t i = 0; i < count; i += 16) {
-      const Vec v = V::div(V::sub(load(values, i, count), shift), divisor);
+      const Vec v = V::div(V::sub(values(i), shift), divisor);
       const Vec clamped = V::min(V::max(v, least), most);
       if (count - i >= 16) {
         V::store_int8(out + i, clamped);
-        continue;
+      } else {
+        store_rest(clamped, count - i, out + i);
       }
-      alignas(16) std::int8_t rest[16];
-      V::store_int8(rest, clamped);
-      for (std::size_t j = 0; i + j < count; ++j)
-        out[i + j] = rest[j];
     }
+  }
+
+  static void store_rest(Vec v, std::size_t count, std::int8_t* out) {
+    alignas(16) std::int8_t rest[16];
+    V::store_int8(rest, v);
+    for (std::size_t i = 0; i < count; ++i)
+      out[i] = rest[i];
   }
 };
 
@@ -393,7 +464,7 @@ struct Int8DynamicTile {
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       for (std::size_t r = 0; r < rows; ++r)
-        scales[row + r] = Quantize<V>::int8_scale(Linear<V>::x_row(block, row + r), block.k);
+        scales[row + r] = Quantize<V>::row_scale(Linear<V>::x_row(block, row + r), block.k);
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
       Linear<V>::pack_group(
           block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
@@ -459,7 +530,7 @@ struct Int8DynamicTile {
   /// A line of 64 bytes of x, zeros behind `count`.
   static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
     auto* bytes = reinterpret_cast<std::int8_t*>(line);
-    Quantize<V>::to_int8(x, count, scale, bytes);
+    Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);
     for (std::size_t i = count; i < 64; ++i)
       bytes[i] = 0;
     if constexpr (V::kOffsetBytes) {

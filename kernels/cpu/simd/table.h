@@ -68,6 +68,8 @@ struct LinearBlock {
   const std::byte* next;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
+  /// Rows that came packed as bf16 and are to be packed as 8 bit, in place of x; else null.
+  const std::byte* x_halves = nullptr;
 };
 
 /// Some columns of some rows of activations, on their way to the product that comes next.
@@ -138,10 +140,9 @@ struct Kernels {
   bool (*shares_rows)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
-  /// Whether rows of k may be packed, part by part or only if each is `whole`, before they come to
-  /// a product with such a weight. Null: never.
-  bool (*takes_packed)(
-      std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype, bool whole) = nullptr;
+  /// Whether rows of k may be packed before they come to a product with such a weight: as bf16,
+  /// and whole rows for kInt8Dynamic also as 8 bit. Null: never.
+  bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
   /// rows do not meet.
   void (*pack_part)(const PackedPart&) = nullptr;
