@@ -146,9 +146,12 @@ MemoryPlan Model::memory_plan(std::int64_t page_size) const {
 
 std::string Model::numerics() const {
   const std::string_view dtype = kernels::dtype_name(dtype_);
-  const std::string quantized = quantization_ == Quantization::kNone
-                                    ? ""
-                                    : fmt::format("+{}", quantization_name(quantization_));
+  // w8a8_int8 rounds inputs to bf16 first since v2.
+  const char* version = quantization_ == Quantization::kW8A8Int8 ? "-v2" : "";
+  const std::string quantized =
+      quantization_ == Quantization::kNone
+          ? ""
+          : fmt::format("+{}{}", quantization_name(quantization_), version);
   return fmt::format("{}/{}{}/{}", backend_->numerics(), dtype, quantized, dtype);
 }
 

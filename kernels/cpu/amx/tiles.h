@@ -157,7 +157,7 @@ class TileLinear {
   void pack_tiles(std::size_t begin, std::size_t end) {
     for (std::size_t row = begin; row < end; row += kTileHeight) {
       const std::size_t left = end - row;
-      W::pack_tile(block_.x_halves + row * block_.k * 2,
+      W::pack_tile(block_.x_halves + row * block_.k * sizeof(std::uint16_t),
                    left < kTileHeight ? left : kTileHeight,
                    steps_,
                    row_floats(block_) + row,

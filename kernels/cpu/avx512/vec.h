@@ -85,7 +85,7 @@ struct Avx512Vec {
 
   static void int_store(void* to, Int v) { _mm512_storeu_si512(to, v); }
 
-  /// The larger one of each 16 bits and of those of `halves` without their first, unsigned.
+  /// Of each 16 bits the larger one, unsigned: those of `most`, or of `halves` without the sign.
   static Int max_magnitudes(Int most, Int halves) {
     return _mm512_max_epu16(most, _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)));
   }

@@ -106,7 +106,7 @@ struct GenericVec {
 
   static void int_store(void* to, const Int& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
 
-  /// The larger one of each 16 bits and of those of `halves` without their first, unsigned.
+  /// Of each 16 bits the larger one, unsigned: those of `most`, or of `halves` without the sign.
   static Int max_magnitudes(const Int& most, const Int& halves) {
     Int out;
     for (int i = 0; i < 16; ++i) {
