@@ -417,7 +417,8 @@ void Fleet::refuse(core::EventSink sink, core::TokenEvent event) {
 }
 
 void Fleet::begin(core::Request request, core::EventSink sink) {
-  if (!request.deadline) request.deadline = steady_clock().now() + options_.request_timeout;
+  const Time now = steady_clock().now();
+  if (!request.deadline) request.deadline = now + options_.request_timeout;
   const bool full =
       options_.max_concurrent_requests >= 0 &&
       flights_.active_count() >= static_cast<std::size_t>(options_.max_concurrent_requests);
@@ -434,13 +435,12 @@ void Fleet::begin(core::Request request, core::EventSink sink) {
       return;
     }
     queue_.push_back({std::move(request), std::move(sink)});
-    turn_by(steady_clock().now() + kBusyTurn);
+    turn_by(now + kBusyTurn);
     return;
   }
   std::vector<FlightAction> actions;
   actions.reserve(2);
-  if (const Status status = flights_.begin(std::move(request), steady_clock().now(), actions);
-      !status.ok()) {
+  if (const Status status = flights_.begin(std::move(request), now, actions); !status.ok()) {
     refuse(std::move(sink), core::aborted_event(id, status));
     return;
   }

@@ -394,6 +394,7 @@ void Connection::write_more(const error_code& error, std::size_t bytes) {
 
 void Connection::on_written() {
   bool done = false;
+  bool closes = false;
   std::function<void()> drained;
   {
     const std::lock_guard lock(out_mutex_);
@@ -404,20 +405,16 @@ void Connection::on_written() {
       schedule_flush();
       return;
     }
-    done = response_complete_;
+    done = response_complete_ && phase_ == Phase::kHandling;
+    if (done) response_complete_ = false;
+    closes = close_after_;
     drained.swap(on_drained_);
   }
   if (drained) boost::asio::post(socket_.get_executor(), std::move(drained));
-  if (done && phase_ == Phase::kHandling) on_response_done();
+  if (done) on_response_done(closes);
 }
 
-void Connection::on_response_done() {
-  bool closes = false;
-  {
-    const std::lock_guard lock(out_mutex_);
-    response_complete_ = false;
-    closes = close_after_;
-  }
+void Connection::on_response_done(bool closes) {
   exchange_.reset();
   if (closes || core_->draining.load()) return linger();
   if (peer_closed_) return close();

@@ -118,7 +118,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void dispatch();
   void refuse(int status, std::string_view message);
   void respond(Response response);
-  void on_response_done();
+  void on_response_done(bool closes);
   void linger();
   void flush();
   void wait_to_write();

@@ -59,16 +59,16 @@ Exchange::Exchange(std::shared_ptr<Connection> connection,
       keep_alive_(keep_alive) {}
 
 Exchange::~Exchange() {
-  bool fresh = false;
+  State state = State::kDone;
   {
     const std::lock_guard lock(connection_->out_mutex_);
-    fresh = state_ == State::kFresh;
+    state = state_;
   }
-  if (fresh) {
+  if (state == State::kFresh) {
     send(500,
          {{"content-type", "application/json"}},
          connection_->core_->error_body(500, "the request was dropped without an answer"));
-  } else {
+  } else if (state == State::kStreaming) {
     fail({});
   }
 }
