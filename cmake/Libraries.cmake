@@ -8,7 +8,6 @@ find_package(CLI11 REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
-find_package(mimalloc REQUIRED)
 find_package(spdlog REQUIRED)
 
 # gRPC with what it stands on is some fifty shared libraries in Debian; the dynamic loader spent two thirds of the time of

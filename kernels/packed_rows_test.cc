@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -212,6 +214,38 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
   }
 }
 
+// Of rows that come as bf16 each element counts, wherever in its tile.
+TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
+  constexpr std::size_t kTokens = 40;
+  constexpr std::size_t kK = 128;
+  constexpr std::size_t kN = 16;
+  ThreadPool pool(2);
+  for (const Backend* backend : backends()) {
+    Rng rng(4);
+    const auto weight = random_weight(*backend, kN, kK, WeightScheme::kInt8Dynamic, rng, pool);
+    const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, WeightScheme::kInt8Dynamic);
+    const Room room(bytes);
+    auto* halves = reinterpret_cast<std::uint16_t*>(room.data());
+    constexpr std::uint16_t kOne = 0x3f80;
+    std::fill_n(halves, bytes / sizeof(std::uint16_t), kOne);
+    // A tile of 16 rows after the other, 32 columns at a time.
+    const auto at = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
+      return halves[row / 16 * 16 * kK + column / 32 * 16 * 32 + row % 16 * 32 + column % 32];
+    };
+    at(0, 77) = 0x7fc0;   // NaN
+    at(9, 127) = 0x7f80;  // inf
+    at(15, 32) = 0xff80;  // -inf
+    at(39, 0) = 0xff81;   // NaN
+    std::vector<float> y(kTokens * kN);
+    backend->linear(
+        {.x_packed = room.data(), .weight = weight.get(), .y = y.data(), .tokens = kTokens}, pool);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const std::size_t token = i / kN;
+      ASSERT_EQ(std::isnan(y[i]), token == 0 || token == 9 || token == 15 || token == 39) << i;
+    }
+  }
+}
+
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
   for (const Backend* backend : backends()) {
     for (const std::size_t head_dim : {32, 128, 160}) {
@@ -270,7 +304,7 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
   }
 }
 
-TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
+TEST(PackedRows, OnlyWhereProductsOnTilesRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic),

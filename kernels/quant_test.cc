@@ -162,7 +162,7 @@ TEST(Quantize, RowsAreTheSameBitsInEveryBatchThreadCountAndFamily) {
   const std::vector<float> x = rng.reals(kTokens * kK);
   const Matrix source(kN, kK, DType::kBf16, rng.reals(kN * kK), true);
   for (const WeightScheme scheme : kSchemes) {
-    // Families that round inputs have numbers of their own; all others share theirs.
+    // Families that alone round inputs have numbers of their own; all others share theirs.
     std::map<std::string_view, std::vector<float>> wholes;
     for (const Backend* backend : testing::vector_backends()) {
       SCOPED_TRACE(name_of(*backend, scheme));

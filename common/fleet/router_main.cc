@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 #include <link.h>
-#include <malloc.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -300,8 +299,6 @@ Status start(Program& program) {
   });
   if (!waited.ok()) return hopeless->get().ok() ? waited : hopeless->get();
   TANDEM_TRY(open_door(program));
-  // Reading the tokenizer has left free memory behind that nothing here will need again.
-  ::malloc_trim(0);
   release_program_pages();
   if (args.server.port_file)
     TANDEM_TRY(serve::write_port_file(*args.server.port_file, program.ports));

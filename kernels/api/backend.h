@@ -61,8 +61,8 @@ class Backend {
 
   [[nodiscard]] virtual Family family() const = 0;
 
-  /// Names the order of sums and roundings: two processes with the same string, weight dtype and KV
-  /// dtype compute the same bits. Part of the link digest. avx2, avx512 and generic share one:
+  /// Names the order of sums and roundings: two processes with the same string, weight format and
+  /// KV dtype compute the same bits. Part of the link digest. avx2, avx512 and generic share one:
   /// "simd16-f32fma-v1".
   [[nodiscard]] virtual std::string_view numerics() const = 0;
 
@@ -111,7 +111,8 @@ class Backend {
   /// Bytes that `rows` rows of k activations take, 64-byte aligned, in the form in which products
   /// with weights of that format multiply them (bf16, in tiles): the op before may write them so
   /// (y_packed, out_packed) and the product take them so (x_packed), with the bits of f32 between
-  /// them, but half of its bytes and no pass to pack them. 0: so many rows of so many go as f32.
+  /// them, but half of its bytes and no pass to pack them; kInt8Dynamic makes 8 bit of them. 0: so
+  /// many rows of so many go as f32.
   [[nodiscard]] virtual std::size_t packed_rows_bytes(std::size_t /*rows*/,
                                                       std::size_t /*k*/,
                                                       WeightFormat /*weight*/) const {

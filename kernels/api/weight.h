@@ -33,7 +33,8 @@ enum class WeightScheme : std::uint8_t {
   /// "w8a8_int8": weights as kInt8. Each row of inputs is rounded to bf16 and then becomes 8 bit
   /// with a scale of its own (largest |x| / 127): x times 1 / scale, to nearest, ties to even, as
   /// kernels of other servers make it. Products and sums are integers, exact: y = sum * scale of
-  /// the output * scale of the row. A row that holds inf or NaN gives NaN.
+  /// the output * scale of the row. A row that holds inf or NaN, or what rounds to inf, gives NaN.
+  /// Where scale is below 2^-100 or above 2^100: quotients by scale, not products.
   kInt8Dynamic,
 };
 

@@ -21,6 +21,7 @@ BIT8 = ("8-bit w8a8", "w8a8_int8", "q8_0", "int8")
 BIT8_WEIGHTS = ("8-bit weights (int8wo)", "int8wo", "q8_0", "int8")
 BIT4 = ("4-bit", "int4wo-128", "q4_0", "int4")
 LONG_STEPS, STEPS, WARM_STEPS = 32, 48, 8
+RUNS = 3        # within a turn, as ours at least; the one in the middle counts
 # A guest gives the memory of a process that has ended back to its hypervisor 2 s later (free page reporting), which takes
 # the processors away for some 0.3 s: the next one must not pay for that.
 REST_S = 3
@@ -123,7 +124,7 @@ class Llama:
         if kind == "decode" and numbers[1] > 1:
             return self.batched(*numbers)
         # A warm-up is a whole run: long ones do without.
-        runs = ["-r", "2"] if numbers[0] < 1024 else ["-r", "1", "--no-warmup"]
+        runs = ["-r", RUNS, *(["--no-warmup"] if numbers[0] >= 1024 else [])]
         steps = LONG_STEPS if numbers[0] >= 1024 else STEPS
         test = ["-p", numbers[0], "-n", "0"] if kind == "prefill" else ["-p", "0", "-n", steps, "-d", numbers[0]]
         rows = json_lines(must([*pinned(self.ctx.cpus), self.bin / "llama-bench", "-m", self.model, *self.threads, *test,
@@ -137,12 +138,12 @@ class Llama:
         size = streams * (context + STEPS) + 256
         text = must([*pinned(self.ctx.cpus), self.bin / "llama-batched-bench", "-m", self.model, *self.threads, "-tb",
                      len(self.ctx.cpus), "-c", size, "-b", "2048", "-ub", "512", "-npp", context, "-ntg", STEPS, "-npl",
-                     streams, "--output-format", "jsonl"], "llama-batched-bench", timeout=300)
+                     ",".join([str(streams)] * RUNS), "--output-format", "jsonl"], "llama-batched-bench", timeout=300)
         rows = [r for r in json_lines(text) if r.get("pl") == streams]
         self.ctx.details += [{"peer": self.name, "load": f"decode:{context}:{streams}", **row} for row in rows]
         if not rows:
             raise Skip("llama-batched-bench printed no figure")
-        return rows[0]["speed_tg"]
+        return median([row["speed_tg"] for row in rows])
 
     def close(self):
         pass
@@ -186,16 +187,15 @@ class OpenVino:
     def measure(self, load):
         kind, numbers = words_of(load)
         if kind == "prefill":
-            question, count = f"prefill {numbers[0]}", 2 if numbers[0] < 1024 else 1
+            question = f"prefill {numbers[0]}"
         else:
             steps = LONG_STEPS if numbers[0] >= 1024 else STEPS
             question = f"decode {numbers[0]} {numbers[1]} {steps}"
-            count = 2 if numbers[1] == 1 and numbers[0] < 1024 else 1
         if load not in self.warm:
             # The first of a shape compiles it, which is no part of the figure.
             self.ask(question if kind == "prefill" else f"decode {numbers[0]} {numbers[1]} {WARM_STEPS}")
             self.warm.add(load)
-        runs = [self.ask(question)["tok_s"] for _ in range(count)]
+        runs = [self.ask(question)["tok_s"] for _ in range(RUNS)]
         self.ctx.details.append({"peer": self.name, "load": load, "samples_ts": runs})
         return median(runs)
 
@@ -255,10 +255,10 @@ class Round:
         for turn in range(count):
             order = [*enumerate(contestants), *((None, peer) for peer in peers.here)]
             for i, each in order if turn % 2 == 0 else reversed(order):
-                time.sleep(REST_S)
                 if i is None:
                     self.of_peer(each, load)
                 elif self.errors[i] is None:
+                    time.sleep(REST_S)
                     try:
                         self.mine[i].append(each.ours.measure(load))
                     except Skip as why:
@@ -269,6 +269,7 @@ class Round:
     def of_peer(self, peer, load):
         if peer.name in self.not_here:
             return
+        time.sleep(REST_S)
         try:
             self.theirs[peer.name].append(peer.measure(load))
         except NotHere as why:

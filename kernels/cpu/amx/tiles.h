@@ -153,7 +153,8 @@ class TileLinear {
     }
   }
 
-  /// The same of rows that came as bf16, in whole tiles.
+  /// The same of rows that came as bf16, in whole tiles. Rows behind the last one stay what they
+  /// were: no row meets another.
   void pack_tiles(std::size_t begin, std::size_t end) {
     for (std::size_t row = begin; row < end; row += kTileHeight) {
       const std::size_t left = end - row;
