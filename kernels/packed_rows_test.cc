@@ -84,7 +84,7 @@ constexpr Case kCases[] = {
 };
 
 // As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
-// most; last blocks of two tiles, of one, of a single row; the same of the inner rows.
+// most; last blocks of two tiles, of one, of a single row.
 constexpr Case kByteCases[] = {
     {47, 128, 64, 2},
     {300, 64, 192, 3},
@@ -92,6 +92,10 @@ constexpr Case kByteCases[] = {
     {65, 16384, 64, 1},
     {40, 24576, 64, 2},
     {33, 32768, 64, 2},
+};
+
+// The same of the rows that gate and up write.
+constexpr Case kInnerByteCases[] = {
     {785, 64, 4096, 2},
     {530, 64, 1088, 3},
     {513, 64, 2048, 1},
@@ -171,8 +175,12 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   expect_bits_of_floats(kCases, DType::kBf16);
 }
 
-TEST(PackedRows, BytesOfNormAndMlpHaveTheBitsOfFloatsBetweenThem) {
+TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
   expect_bits_of_floats(kByteCases, WeightScheme::kInt8Dynamic);
+}
+
+TEST(PackedRows, BytesOfMlpHaveTheBitsOfFloatsBetweenThem) {
+  expect_bits_of_floats(kInnerByteCases, WeightScheme::kInt8Dynamic);
 }
 
 TEST(PackedRows, NanAndInfStayInTheirRow) {
