@@ -328,6 +328,12 @@ class Bench {
     });
   }
 
+  /// What is left of the requests.
+  void drain() {
+    while (engine_->has_work())
+      engine_->step(steady_clock().now());
+  }
+
   /// Notes its time, and its costs where it is the fastest.
   double timed_step(Step& best) {
     backend_.reset();
@@ -369,8 +375,7 @@ class Bench {
       }
       counts = true;
       spent += seconds;
-      while (engine_->has_work())
-        engine_->step(steady_clock().now());
+      drain();
       TANDEM_TRY(failed_);
     }
     report("prefill", context, 1, context, best);
@@ -380,13 +385,12 @@ class Bench {
   Status decode(std::int32_t context, std::int32_t streams) {
     Step best;
     double spent = 0;
-    // Prompts end one after the other, so streams are some steps apart at most.
-    const std::int32_t output = kSteps + streams + 1;
-    TANDEM_TRY(make_engine(static_cast<std::int64_t>(streams) * (context + output + 16)));
+    TANDEM_TRY(
+        make_engine(static_cast<std::int64_t>(streams) * (context + output_tokens(streams) + 16)));
     // An odd number, so that one is in the middle.
     while (runs_.size() < kRuns || runs_.size() % 2 == 0 || spent < flags_.budget_s) {
       const double start = now_s();
-      TANDEM_TRY(const Run run, decode_run(context, streams, output, best));
+      TANDEM_TRY(const Run run, decode_run(context, streams, best));
       runs_.push_back(run);
       spent += run.seconds;
       if (runs_.size() == 1 && now_s() - start > kLongRunS) break;
@@ -397,13 +401,13 @@ class Bench {
     return {};
   }
 
+  /// Of each stream: prompts end one after the other, so streams are some steps apart at most.
+  static constexpr std::int32_t output_tokens(std::int32_t streams) { return kSteps + streams + 1; }
+
   /// The first kSteps steps that every stream takes part in and no prompt.
-  Result<Run> decode_run(std::int32_t context,
-                         std::int32_t streams,
-                         std::int32_t output,
-                         Step& best) {
+  Result<Run> decode_run(std::int32_t context, std::int32_t streams, Step& best) {
     for (std::int32_t i = 0; i < streams; ++i)
-      TANDEM_TRY(submit(context, output));
+      TANDEM_TRY(submit(context, output_tokens(streams)));
     Run run;
     std::int32_t steps = 0;
     while (engine_->has_work() && steps < kSteps) {
@@ -424,8 +428,7 @@ class Bench {
       return internal_error(fmt::format(
           "decode:{}:{} has {} steps with all streams of {}", context, streams, steps, kSteps));
     }
-    while (engine_->has_work())
-      engine_->step(steady_clock().now());
+    drain();
     return run;
   }
 
