@@ -8,11 +8,9 @@
 namespace tandem::kernels {
 namespace {
 
-// Of a thread's scratch, at its end: what a tile of attention may put out before it is packed.
-// Kernels that give packed rows take no more (Kernels::attention_rows), and leave it alone.
-constexpr std::size_t kRowsOutFloats = std::size_t{32} * 1024;
-static_assert(cpu::kPackedFloats + kRowsOutFloats <= ThreadPool::kScratchBytes / sizeof(float));
-static_assert(cpu::kTileRows * kMaxHeadDim <= kRowsOutFloats);
+static_assert(cpu::kAttentionRoom + cpu::kAttentionOut <= ThreadPool::kScratchBytes);
+static_assert(cpu::kPackedFloats * sizeof(float) <= cpu::kAttentionRoom);
+static_assert(cpu::kTileRows * kMaxHeadDim * sizeof(float) <= cpu::kAttentionOut);
 
 // What one tile of attention takes: tokens, kv heads, and query heads of each of these.
 struct TileShape {
@@ -84,7 +82,8 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
   const std::size_t out_stride = stride_or(args.out_stride, dense);
   pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
     std::byte* scratch = pool.scratch(worker);
-    auto* room = reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes) - kRowsOutFloats;
+    auto* room =
+        reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes - cpu::kAttentionOut);
     // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
     // a big one.
     const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;

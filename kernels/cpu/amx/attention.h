@@ -37,12 +37,12 @@ template <class V, class T>
 class TileAttention {
  public:
   /// Query rows of a tile at most.
-  static constexpr std::size_t kRows = 256;
+  static constexpr std::size_t kRows = 1024;
 
   /// See Kernels.
   static std::size_t most_rows(DType dtype, std::size_t head_dim) {
     if (dtype != DType::kBf16) return kTileRows;
-    return head_dim <= kRowsDim ? kRows : head_dim <= 2 * kRowsDim ? kRows / 2 : kRows / 4;
+    return head_dim <= kRowsDim ? kRows : head_dim <= 2 * kRowsDim ? kRows / 4 : kRows / 16;
   }
 
   /// Of DType::kBf16.
@@ -57,10 +57,10 @@ class TileAttention {
   using Keys = KeyRows<V>;
   using Range = typename Keys::Range;
   using Weights = TileWeights<V>;
-  using Sums = TileSums<V>;
-  using Lanes = LaneRows<V>;
 
   static constexpr std::size_t kLanes = Weights::kLanes;
+  using Sums = TileSums<V, kRows / kLanes>;
+  using Lanes = LaneRows<V, kRows / kLanes>;
   static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
   static constexpr std::size_t kTileFloats = kTileBytes / sizeof(float);
@@ -81,12 +81,11 @@ class TileAttention {
   }
 
   static constexpr std::size_t kRoom =
-      (kPackedFloats * sizeof(float) - Keys::kPointers * sizeof(void*)) / kTileBytes - 1;
-  // CpuBackend keeps the rows of a tile in 128 KiB where they go on packed.
-  static_assert(kRows * kRowsDim * sizeof(float) <= 128 * 1024);
+      (kAttentionRoom - Keys::kPointers * sizeof(void*)) / kTileBytes - 1;
+  static_assert(kRows * kRowsDim * sizeof(float) <= kAttentionOut);
   static_assert(room(kRows, kRowsDim / 32) <= kRoom);
-  static_assert(room(kRows / 2, 2 * kRowsDim / 32) <= kRoom);
-  static_assert(room(kRows / 4, kMaxHeadDim / 32) <= kRoom);
+  static_assert(room(kRows / 4, 2 * kRowsDim / 32) <= kRoom);
+  static_assert(room(kRows / 16, kMaxHeadDim / 32) <= kRoom);
 
   /// Two groups, or one, and what of the block they see.
   struct Pair {
@@ -104,7 +103,7 @@ class TileAttention {
         columns_(2 * steps_),
         rows_(tile),
         weights_of_(tile.scale),
-        sums_(weights_of_),
+        sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         values_of_(keys_, tile.head_dim, tile.value_offset),
         ahead_(tile, rows_.first(), rows_.last()) {
@@ -124,19 +123,24 @@ class TileAttention {
     ahead_.template ask<256>();
     ask_queries(4);
     tiles_.configure(whole_tiles());  // C is 0 to 3, A 4 and 5, B 6 and 7
+    Pair before{};
     for (; base < last; base += kKeyBlock) {
       rows_.enter(base);
       block_ = rows_.block();
       keys_.find(base, block_.begin, last);
+      products_.begin(sums_of(before), {});
       copy_keys();
+      finish(before);
       const Pair first = pair_from(0, 0);
       copy_queries(first);
       products_.begin(scores_of(first), {});
       copy_values();
       products_.finish();
       ahead_.stop_at(base + 2 * kKeyBlock);
-      run_pairs(first);
+      before = run_pairs(first);
     }
+    products_.begin(sums_of(before), {});
+    finish(before);
     tiles_.release();
     if (broken_) run_broken();
   }
@@ -213,6 +217,7 @@ class TileAttention {
       for (std::size_t step = 0; step < steps_; ++step, to += kTileBytes) {
         ahead_.template ask<kTileHeight>();
         V::transpose_words(lines, 0, to);
+        products_.make_step();
         for (std::size_t i = 0; i < kLanes; ++i) {
           sizes = V::dot2(sizes, V::int_load(to + i * kTileRowBytes), huge);
           lines[i] += strides[i];
@@ -253,8 +258,9 @@ class TileAttention {
   }
 
   /// While a pair's scores become weights, the tile unit sums the weighted values of the pair
-  /// before and makes the scores of the next one. The first one's are there.
-  void run_pairs(Pair pair) {
+  /// before and makes the scores of the next one. The first one's are there. Returns the last one,
+  /// whose values are not summed.
+  Pair run_pairs(Pair pair) {
     Pair before{};
     while (pair.count > 0) {
       const Pair next = pair_from(pair.group + 2, 1 - pair.side);
@@ -263,12 +269,15 @@ class TileAttention {
       products_.begin(sums_of(before), scores_of(next));
       for (std::size_t i = 0; i < pair.count; ++i)
         weigh(pair, i);
-      products_.finish();
-      if (before.last) write(before);
+      finish(before);
       before = pair;
       pair = next;
     }
-    products_.begin(sums_of(before), {});
+    return before;
+  }
+
+  /// All products that were begun, sums of `before` among them.
+  void finish(const Pair& before) {
     products_.finish();
     if (before.last) write(before);
   }

@@ -35,9 +35,7 @@ class TokenAttention {
   using Keys = KeyRows<V>;
   using Range = typename Keys::Range;
   using Weights = TileWeights<V>;
-  using Sums = TileSums<V>;
   using Int = typename V::Int;
-  using Lanes = LaneRows<V>;
 
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
@@ -46,6 +44,8 @@ class TokenAttention {
   static constexpr std::size_t kAheadBytes = 32 * 1024;
 
   static constexpr std::size_t kMaxGroups = 8;
+  using Sums = TileSums<V, kMaxGroups>;
+  using Lanes = LaneRows<V, kMaxGroups>;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
   /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys.
   static constexpr std::size_t kRoom =
@@ -67,7 +67,7 @@ class TokenAttention {
         columns_(2 * steps_),
         rows_(tile),
         weights_of_(tile.scale),
-        sums_(weights_of_),
+        sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         ahead_(tile, rows_.first(), rows_.last()) {
     const std::size_t groups = rows_.group_count();

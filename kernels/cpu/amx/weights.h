@@ -110,16 +110,19 @@ class TileWeights {
 };
 
 /// Of each row of a tile: its anchor, and the sum of its weights, of which lane i has those of
-/// positions 2 i and 2 i + 1 of each 32.
-template <class V>
+/// positions 2 i and 2 i + 1 of each 32. At most kGroups groups.
+template <class V, std::size_t kGroups>
 class TileSums {
  public:
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
-  explicit TileSums(const TileWeights<V>& weights) : weights_(weights) {
-    for (float& anchor : anchors_)
-      anchor = -__builtin_inff();
+  TileSums(const TileWeights<V>& weights, std::size_t groups) : weights_(weights) {
+    for (std::size_t g = 0; g < groups; ++g) {
+      V::store(anchors_ + g * kLanes, V::broadcast(-__builtin_inff()));
+      for (std::size_t lane = 0; lane < kLanes; ++lane)
+        V::store(of(g, lane), V::zero());
+    }
   }
 
   /// Of the rows of a group.
@@ -181,7 +184,7 @@ class TileSums {
 
  private:
   static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
-  static constexpr std::size_t kMaxRows = LaneRows<V>::kMaxGroups * kLanes;
+  static constexpr std::size_t kMaxRows = kGroups * kLanes;
 
   /// What there is of 16 values from i on. Whether any is NaN.
   static bool store(float* out, std::size_t i, std::size_t dim, Vec values) {
@@ -202,7 +205,7 @@ class TileSums {
 
   const TileWeights<V>& weights_;
   float anchors_[kMaxRows];
-  alignas(64) float sums_[kMaxRows * kLanes] = {};
+  alignas(64) float sums_[kMaxRows * kLanes];
 };
 
 }  // namespace tandem::kernels::cpu

@@ -8,14 +8,15 @@
 
 namespace tandem::kernels::cpu {
 
-template <class V>
+/// Of kGroups groups at most.
+template <class V, std::size_t kGroups = 16>
 class LaneRows {
  public:
   using Vec = typename V::Vec;
   using Range = typename KeyRows<V>::Range;
 
   static constexpr std::size_t kLanes = 16;
-  static constexpr std::size_t kMaxGroups = 16;
+  static constexpr std::size_t kMaxGroups = kGroups;
   static constexpr std::size_t kWordBytes = 4;  ///< of a pair of bf16
 
   /// Up to 16 rows, and what they see of the block in progress.

@@ -30,6 +30,10 @@ inline constexpr std::size_t kMostRows = 192;
 /// products on tiles need.
 inline constexpr std::size_t kRowsRoom = (1024 + 32) * 1024;
 inline constexpr std::size_t kTilesRoom = kRowsRoom + 128 * 1024;
+/// Bytes of scratch for a tile of attention; and, at its end, for what a tile puts out before it is
+/// packed, which kernels leave alone. Those that take packed rows take no tiles that put out more.
+inline constexpr std::size_t kAttentionRoom = 1024 * 1024;
+inline constexpr std::size_t kAttentionOut = 512 * 1024;
 
 /// Some rows of x against some panels of a weight.
 struct LinearBlock {
