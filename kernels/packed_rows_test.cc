@@ -70,7 +70,8 @@ struct Case {
 };
 
 // Last tiles that are not whole; several blocks of rows, the last one of less than a tile or of few
-// tiles; blocks of few rows alone; more threads than blocks.
+// tiles; blocks of few rows alone; more threads than blocks; k in parts (rows of 3,000 inputs and
+// more, several blocks of them), of one panel to more than kPartPanels.
 constexpr Case kCases[] = {
     {33, 32, 64, 1},
     {47, 96, 32, 2},
@@ -79,6 +80,7 @@ constexpr Case kCases[] = {
     {65, 8192, 32, 1},
     {785, 4096, 64, 2},
     {512, 5120, 32, 1},
+    {460, 3104, 544, 1},
     {40, 12288, 96, 2},
     {49, 32, 16384, 2},
 };

@@ -82,8 +82,7 @@ void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
   const std::size_t out_stride = stride_or(args.out_stride, dense);
   pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
     std::byte* scratch = pool.scratch(worker);
-    auto* room =
-        reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes - cpu::kAttentionOut);
+    auto* room = reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes - cpu::kAttentionOut);
     // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
     // a big one.
     const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace tandem::kernels {
 namespace {
@@ -147,11 +148,48 @@ void pack_together(const cpu::LinearBlock& block, const cpu::Kernels& kernels, T
   });
 }
 
-// fn(block, first row) for all of the product in tasks, `rows` rows a block, which each worker
-// packs for itself, or in one block that all of them have packed.
+// How a product is cut: rows of a block, and panels of a task.
+struct Cut {
+  std::size_t rows;
+  std::size_t panels;
+};
+
+// Rows of a block, and as many panels as leave all workers at work.
+Cut cut_of(const Product& product, std::size_t rows, const ThreadPool& pool) {
+  const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
+  const std::size_t panels = cpu::panel_count(product.columns);
+  const std::size_t macs = rows * product.weight.k() * panels * cpu::kPanel * product.streams;
+  return {.rows = rows,
+          .panels = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels)};
+}
+
+// See Kernels::rows_in_parts; of rows that came packed, where `rows` would be a block. Nothing
+// unless that leaves every thread two tasks with at least half of the panels: a task brings its
+// rows to the caches for each part.
+std::optional<Cut> cut_in_parts(const Product& product,
+                                std::size_t rows,
+                                const cpu::Kernels& kernels,
+                                const ThreadPool& pool) {
+  const PackedWeight& weight = product.weight;
+  if (kernels.rows_in_parts == nullptr || product.streams != 1 || product.tokens <= rows)
+    return std::nullopt;
+  const std::size_t fit = kernels.rows_in_parts(weight.k(), weight.scheme(), weight.dtype());
+  if (fit == 0) return std::nullopt;
+  rows = cpu::round_up(cpu::even_rows(product.tokens, fit, kernels), cpu::kPackedRows);
+  const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
+  const std::size_t all = cpu::panel_count(product.columns);
+  for (const std::size_t panels : {cpu::kPartPanels, cpu::kPartPanels / 2}) {
+    const std::size_t tasks = row_blocks * ((all + panels - 1) / panels);
+    if (tasks >= 2 * pool.thread_count()) return Cut{.rows = rows, .panels = panels};
+  }
+  return std::nullopt;
+}
+
+// fn(block, first row) for all of the product in tasks, whose rows each worker packs for itself, or
+// in one block that all of them have packed.
 template <class Fn>
 void run_blocks(const Product& product,
-                std::size_t rows,
+                const Cut& cut,
                 bool shared,
                 const cpu::Kernels& kernels,
                 ThreadPool& pool,
@@ -159,9 +197,9 @@ void run_blocks(const Product& product,
   const PackedWeight& weight = product.weight;
   const std::size_t k = weight.k();
   const std::size_t panels = cpu::panel_count(product.columns);
+  const std::size_t rows = cut.rows;
   const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
-  const std::size_t macs = rows * k * panels * cpu::kPanel * product.streams;
-  const std::size_t step = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels);
+  const std::size_t step = cut.panels;
   const std::size_t columns = (panels + step - 1) / step;
   // 1 + the block of rows that each worker packed last.
   std::uint32_t packed[ThreadPool::kMaxThreads];
@@ -229,18 +267,22 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   if (product.x_packed != nullptr || product.x_halves != nullptr)
     rows = cpu::round_up(rows, cpu::kPackedRows);
-  if (product.x_packed != nullptr) return run_blocks(product, rows, false, kernels, pool, fn);
+  if (product.x_packed != nullptr) {
+    const Cut cut =
+        cut_in_parts(product, rows, kernels, pool).value_or(cut_of(product, rows, pool));
+    return run_blocks(product, cut, false, kernels, pool, fn);
+  }
   // Fewer blocks than workers: several would pack the same rows.
   if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
       !shares_rows(kernels, rows, weight))
-    return run_blocks(product, rows, false, kernels, pool, fn);
+    return run_blocks(product, cut_of(product, rows, pool), false, kernels, pool, fn);
   for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
     Product part = product;
     part.x += begin * product.x_stride;
     part.x_halves = packed_row(product.x_halves, begin, weight.k(), DType::kBf16);
     part.tokens = std::min(rows, product.tokens - begin);
     run_blocks(part,
-               part.tokens,
+               cut_of(part, part.tokens, pool),
                shares_rows(kernels, part.tokens, weight),
                kernels,
                pool,

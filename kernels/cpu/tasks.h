@@ -64,19 +64,9 @@ void for_rows(ThreadPool& pool, std::size_t rows, std::size_t elements_per_row, 
   });
 }
 
-/// How many rows of x one task packs for a weight: as many as fit, in whole register tiles, unless
-/// that left a last block so small that reading the weight for it would cost more than its
-/// products.
-inline std::size_t row_block(std::size_t tokens,
-                             const PackedWeight& weight,
-                             const Kernels& kernels) {
-  std::size_t fit = kernels.most_rows == nullptr
-                        ? 0
-                        : kernels.most_rows(weight.k(), weight.scheme(), weight.dtype());
-  if (fit == 0) {
-    fit =
-        std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(weight.k(), 1), 1, kMostRows);
-  }
+/// Rows of a block where so many fit: whole register tiles, unless that left a last block so small
+/// that reading the weight for it would cost more than its products.
+inline std::size_t even_rows(std::size_t tokens, std::size_t fit, const Kernels& kernels) {
   const std::size_t most =
       fit >= kernels.row_step ? fit / kernels.row_step * kernels.row_step : fit;
   if (tokens <= most) return tokens;
@@ -88,6 +78,20 @@ inline std::size_t row_block(std::size_t tokens,
     if (((tokens - 1) % whole + 1) * 2 >= whole) return whole;
   }
   return even;
+}
+
+/// How many rows of x one task packs for a weight: as many as fit.
+inline std::size_t row_block(std::size_t tokens,
+                             const PackedWeight& weight,
+                             const Kernels& kernels) {
+  std::size_t fit = kernels.most_rows == nullptr
+                        ? 0
+                        : kernels.most_rows(weight.k(), weight.scheme(), weight.dtype());
+  if (fit == 0) {
+    fit =
+        std::clamp<std::size_t>(kPackedFloats / std::max<std::size_t>(weight.k(), 1), 1, kMostRows);
+  }
+  return even_rows(tokens, fit, kernels);
 }
 
 /// Panels for one task of a product in `parts` parts, each with `macs` multiply-adds over all

@@ -134,6 +134,7 @@ Kernels emulated_amx_kernels() {
   kernels.linear = &linear;
   kernels.row_step = 32;
   kernels.most_rows = &Tiles::most_rows;
+  kernels.rows_in_parts = &Tiles::rows_in_parts;
   kernels.shares_rows = &Tiles::shares_rows;
   kernels.pack_rows = &Tiles::pack_rows;
   kernels.takes_packed = &Tiles::takes_packed;

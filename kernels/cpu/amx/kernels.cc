@@ -117,6 +117,7 @@ Kernels kernels_on() {
   kernels.linear = &linear<T>;
   kernels.row_step = 32;
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
+  kernels.rows_in_parts = &AmxLinear<Avx512Vec, T>::rows_in_parts;
   kernels.shares_rows = &AmxLinear<Avx512Vec, T>::shares_rows;
   kernels.pack_rows = &AmxLinear<Avx512Vec, T>::pack_rows;
   kernels.takes_packed = &AmxLinear<Avx512Vec, T>::takes_packed;

@@ -458,6 +458,12 @@ struct AmxLinear {
     return 0;
   }
 
+  /// See Kernels.
+  static std::size_t rows_in_parts(std::size_t k, WeightScheme scheme, DType dtype) {
+    if (scheme != WeightScheme::kFloat || dtype != DType::kBf16) return 0;
+    return TileLinear<V, T, Bf16Kind>::rows_in_parts(k);
+  }
+
  private:
   static void pack_bytes(const PackedPart& part) {
     using Bytes = Int8DynamicKind<V, T>;

@@ -5,6 +5,10 @@
 // shared out among their steps, since the processor looks only a few steps ahead: asking for the
 // next cut's weights, and making outputs of the pass before. The C tiles of one pass are stored and
 // those of the next loaded one by one, so that the tile unit waits for a single tile only.
+//
+// Weights of a long k come in at the speed of memory if few rows' A tiles fit. Then twice as many
+// rows take k in parts: all panels of a task go by with the A tiles of one part, and their sums
+// stay in memory until the next one.
 #pragma once
 
 #include "kernels/cpu/simd/quant.h"
@@ -162,23 +166,39 @@ class ManyRows {
         apart_(panels_apart(block)),
         outputs_(block) {}
 
+  /// Of k, in cuts. Sums of a part that is not the last one stay in `sums`, and those of a part
+  /// that is not the first one come from there: two tiles for each tile of rows.
+  struct Part {
+    std::size_t begin;
+    std::size_t end;
+    std::byte* sums;
+  };
+
+  /// One of `parts` parts.
+  [[nodiscard]] Part part(std::size_t index, std::size_t parts) const {
+    return {cuts() * index / parts, cuts() * (index + 1) / parts, room_.sums};
+  }
+
+  /// The first step of a cut.
+  [[nodiscard]] std::size_t first_step(std::size_t cut) const { return cut * most_steps(); }
+
   /// All rows against panels [panel, panel + N), or where block.up is set (N is 2) that panel of
   /// both weights; `behind` is what is read after them.
   template <int N>
-  void run(std::size_t panel, const std::byte* behind) {
-    const std::size_t cuts = (steps_ + kCutSteps - 1) / kCutSteps;
-    const std::size_t most = (steps_ + cuts - 1) / cuts;
+  void run(std::size_t panel, const Part& part, const std::byte* behind) {
+    const std::size_t most = most_steps();
     const std::size_t passes = (row_tiles_ + 1) / 2;
     const std::size_t lines = most * kTileHeight;
-    for (std::size_t cut = 0; cut < cuts; ++cut) {
-      const std::size_t first = cut * most;
+    for (std::size_t cut = part.begin; cut < part.end; ++cut) {
+      const std::size_t first = first_step(cut);
       const std::size_t left = steps_ - first;
       Cut at{.panel = panel,
              .first = first,
              .steps = left < most ? left : most,
              .last = left <= most,
              .weight = b_tile(panel, first),
-             .next = left <= most ? behind : b_tile(panel, first + most),
+             .next = cut + 1 == part.end ? behind : b_tile(panel, first + most),
+             .sums = part.sums,
              .lines = (lines + passes * most - 1) / (passes * most),
              .begun = false};
       for (std::size_t tile = 0; tile < row_tiles_; tile += 2) {
@@ -213,6 +233,7 @@ class ManyRows {
     bool last;
     const std::byte* weight;  ///< B tiles
     const std::byte* next;    ///< what to ask for: the weights after these
+    std::byte* sums;          ///< between cuts
     std::size_t lines;        ///< of it, a panel and step
     bool begun;               ///< the C tiles hold what they begin with
   };
@@ -227,13 +248,17 @@ class ManyRows {
     std::byte* y;  ///< of the next row; null: outputs have no common stride, or no whole panels
   };
 
+  [[nodiscard]] std::size_t cuts() const { return (steps_ + kCutSteps - 1) / kCutSteps; }
+
+  [[nodiscard]] std::size_t most_steps() const { return (steps_ + cuts() - 1) / cuts(); }
+
   template <int M, int N>
   void pass(const Cut& cut, std::size_t tile, bool goes_on) {
     T& tiles = tiles_;
     const std::byte* x = room_.x + (tile * steps_ + cut.first) * kTileBytes;
     const std::size_t x_next = steps_ * kTileBytes;
     const std::byte* weight = cut.weight;
-    std::byte* sums = room_.sums + tile * 2 * kTileBytes;
+    std::byte* sums = cut.sums + tile * 2 * kTileBytes;
     if (!cut.begun) for_c<V, M, N>([&]<int C>() { begin_sums<C>(cut.first == 0, sums); });
 
     const bool cut_tail = cut.last && room_.tail != nullptr;

@@ -61,6 +61,7 @@ struct TileGroup {
 template <class V, class T, template <class, class> class Kind>
 class TileLinear {
   using W = Kind<V, T>;
+  using Many = ManyRows<V, T, W>;
 
  public:
   static void run(const LinearBlock& block) {
@@ -83,7 +84,16 @@ class TileLinear {
                                   : (fit < kTileHeight ? fit : kTileHeight);
   }
 
+  /// See Kernels.
+  static std::size_t rows_in_parts(std::size_t k) {
+    return most_rows(k) < kRowsInParts ? kRowsInParts : 0;
+  }
+
  private:
+  /// 512 gain nothing over most_rows.
+  static constexpr std::size_t kRowsInParts = 256;
+  static_assert(kRowsInParts / kTileHeight * kPartPanels * kTileBytes <= kRowsRoom / 2,
+                "gate and up have two panels each");
   /// C tiles at most.
   static constexpr std::size_t kMostC = 6;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
@@ -180,9 +190,40 @@ class TileLinear {
                                .sums = base_ + kSumsAt,
                                .waiting = base_ + kWaitingAt,
                                .tail = tail_bytes_ == 0 ? nullptr : base_ + kTailAt};
-    ManyRows<V, T, W> many(block_, steps_, room, tiles_);
-    std::size_t panel = block_.panel_begin;
+    Many many(block_, steps_, room, tiles_);
+    const std::size_t parts = part_count();
+    for (std::size_t i = 0; i < parts; ++i) {
+      typename Many::Part part = many.part(i, parts);
+      const std::byte* then =
+          i + 1 < parts ? b_tile(block_.panel_begin, many.first_step(part.end)) : nullptr;
+      if (parts > 1) part.sums = base_;
+      run_part(many, part, many.first_step(part.begin), then);
+    }
+    many.settle();
+    tiles_.release();
+  }
+
+  /// Of k. More than one where A tiles take more of the second level than they should, as those of
+  /// rows_in_parts do: sums of all panels fit where rows would be packed.
+  [[nodiscard]] std::size_t part_count() const {
     const std::size_t step = block_.up != nullptr ? 1 : 2;
+    const std::size_t passes = (block_.panel_end - block_.panel_begin + step - 1) / step;
+    if (block_.rows_room == nullptr || passes * pass_sums() > kRowsRoom) return 1;
+    return (row_tiles_ * steps_ * kTileBytes + kRowsBytes - 1) / kRowsBytes;
+  }
+
+  /// Bytes of the sums of all rows and two panels.
+  [[nodiscard]] std::size_t pass_sums() const { return row_tiles_ * 2 * kTileBytes; }
+
+  /// All panels; `then` is what is read after the last one, null: panels behind.
+  void run_part(Many& many, typename Many::Part part, std::size_t first, const std::byte* then) {
+    const bool in_parts = part.sums == base_;
+    const std::size_t step = block_.up != nullptr ? 1 : 2;
+    const auto next = [&](std::size_t panel) {
+      if (panel < block_.panel_end) return b_tile(panel, first);
+      return then != nullptr ? then : behind(panel);
+    };
+    std::size_t panel = block_.panel_begin;
     for (; panel + step <= block_.panel_end; panel += step) {
       if (tail_bytes_ != 0) {
         copy_tail(b_tile(panel, steps_ - 1), 0);
@@ -190,14 +231,13 @@ class TileLinear {
                                        : b_tile(panel, steps_ - 1) + (block_.up - block_.weight),
                   1);
       }
-      many.template run<2>(panel, behind(panel + step));
+      many.template run<2>(panel, part, next(panel + step));
+      if (in_parts) part.sums += pass_sums();
     }
     if (panel < block_.panel_end) {
       if (tail_bytes_ != 0) copy_tail(b_tile(panel, steps_ - 1), 0);
-      many.template run<1>(panel, behind(panel + 1));
+      many.template run<1>(panel, part, next(panel + 1));
     }
-    many.settle();
-    tiles_.release();
   }
 
   /// Panels from `panel` on, N at a time. The last four go in pairs and not with one left alone,

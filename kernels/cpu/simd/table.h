@@ -30,6 +30,8 @@ inline constexpr std::size_t kMostRows = 192;
 /// products on tiles need.
 inline constexpr std::size_t kRowsRoom = (1024 + 32) * 1024;
 inline constexpr std::size_t kTilesRoom = kRowsRoom + 128 * 1024;
+/// See Kernels::rows_in_parts.
+inline constexpr std::size_t kPartPanels = 32;
 /// Bytes of scratch for a tile of attention; and, at its end, for what a tile puts out before it is
 /// packed, which kernels leave alone. Those that take packed rows take no tiles that put out more.
 inline constexpr std::size_t kAttentionRoom = 1024 * 1024;
@@ -138,6 +140,9 @@ struct Kernels {
   /// Rows that a block of such a weight takes at most; 0: as many as kPackedFloats holds. Null: 0
   /// for all.
   std::size_t (*most_rows)(std::size_t k, WeightScheme scheme, DType dtype);
+  /// Rows, more than most_rows, of a block that takes k in parts: its rows came packed, and it has
+  /// kPartPanels panels at most. 0: none does. Null: 0 for all.
+  std::size_t (*rows_in_parts)(std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   void (*linear)(const LinearBlock&);
   /// Whether so many rows may be packed by pack_rows and shared, and multiplied with two weights
   /// at once. Null: never.
