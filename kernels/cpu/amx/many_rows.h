@@ -6,7 +6,7 @@
 // next cut's weights, and making outputs of the pass before. The C tiles of one pass are stored and
 // those of the next loaded one by one, so that the tile unit waits for a single tile only.
 //
-// Weights of a long k come in at the speed of memory if few rows' A tiles fit. Then twice as many
+// Weights of a long k come in at the speed of memory if few rows' A tiles fit. Then kRowsInParts
 // rows take k in parts: all panels of a task go by with the A tiles of one part, and their sums
 // stay in memory until the next one.
 #pragma once
