@@ -149,7 +149,6 @@ class ManyOutputs {
 /// Where products of many rows find what they need.
 struct ManyRowsRoom {
   const std::byte* x;     ///< A tiles: [tiles of rows][steps]
-  std::byte* sums;        ///< between cuts of k: two tiles for each tile of rows
   std::byte* waiting;     ///< four tiles that become outputs
   const std::byte* tail;  ///< the last B tile of each panel, where it is not whole; else null
 };
@@ -166,26 +165,26 @@ class ManyRows {
         apart_(panels_apart(block)),
         outputs_(block) {}
 
-  /// Of k, in cuts. Sums of a part that is not the last one stay in `sums`, and those of a part
-  /// that is not the first one come from there: two tiles for each tile of rows.
+  /// Cuts of k.
   struct Part {
     std::size_t begin;
     std::size_t end;
-    std::byte* sums;
   };
 
   /// One of `parts` parts.
   [[nodiscard]] Part part(std::size_t index, std::size_t parts) const {
-    return {cuts() * index / parts, cuts() * (index + 1) / parts, room_.sums};
+    return {cuts() * index / parts, cuts() * (index + 1) / parts};
   }
 
   /// The first step of a cut.
   [[nodiscard]] std::size_t first_step(std::size_t cut) const { return cut * most_steps(); }
 
   /// All rows against panels [panel, panel + N), or where block.up is set (N is 2) that panel of
-  /// both weights; `behind` is what is read after them.
+  /// both weights; `behind` is what is read after them. Sums of a part that is not the last one
+  /// stay in `sums`, and those of a part that is not the first one come from there: two tiles for
+  /// each tile of rows.
   template <int N>
-  void run(std::size_t panel, const Part& part, const std::byte* behind) {
+  void run(std::size_t panel, const Part& part, std::byte* sums, const std::byte* behind) {
     const std::size_t most = most_steps();
     const std::size_t passes = (row_tiles_ + 1) / 2;
     const std::size_t lines = most * kTileHeight;
@@ -198,7 +197,7 @@ class ManyRows {
              .last = left <= most,
              .weight = b_tile(panel, first),
              .next = cut + 1 == part.end ? behind : b_tile(panel, first + most),
-             .sums = part.sums,
+             .sums = sums,
              .lines = (lines + passes * most - 1) / (passes * most),
              .begun = false};
       for (std::size_t tile = 0; tile < row_tiles_; tile += 2) {

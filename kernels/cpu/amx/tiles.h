@@ -92,8 +92,8 @@ class TileLinear {
  private:
   /// 512 gain nothing over most_rows.
   static constexpr std::size_t kRowsInParts = 256;
-  static_assert(kRowsInParts / kTileHeight * kPartPanels * kTileBytes <= kRowsRoom / 2,
-                "gate and up have two panels each");
+  static_assert(kRowsInParts / kTileHeight * kPartPanels * kTileBytes <= kRowsRoom,
+                "sums of all panels lie where rows would be packed");
   /// C tiles at most.
   static constexpr std::size_t kMostC = 6;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
@@ -187,41 +187,31 @@ class TileLinear {
 
   void run_many() {
     const ManyRowsRoom room = {.x = rows_,
-                               .sums = base_ + kSumsAt,
                                .waiting = base_ + kWaitingAt,
                                .tail = tail_bytes_ == 0 ? nullptr : base_ + kTailAt};
     Many many(block_, steps_, room, tiles_);
-    const std::size_t parts = part_count();
-    for (std::size_t i = 0; i < parts; ++i) {
-      typename Many::Part part = many.part(i, parts);
-      const std::byte* then =
-          i + 1 < parts ? b_tile(block_.panel_begin, many.first_step(part.end)) : nullptr;
-      if (parts > 1) part.sums = base_;
-      run_part(many, part, many.first_step(part.begin), then);
+    // A tiles of rows_in_parts alone take more of the second level than kRowsBytes.
+    const std::size_t parts = (row_tiles_ * steps_ * kTileBytes + kRowsBytes - 1) / kRowsBytes;
+    if (parts == 1) {
+      run_part(many, many.part(0, 1), base_ + kSumsAt, 0);
+    } else {
+      for (std::size_t i = 0; i < parts; ++i)
+        run_part(many, many.part(i, parts), base_, row_tiles_ * 2 * kTileBytes);
     }
     many.settle();
     tiles_.release();
   }
 
-  /// Of k. More than one where A tiles take more of the second level than they should, as those of
-  /// rows_in_parts do: sums of all panels fit where rows would be packed.
-  [[nodiscard]] std::size_t part_count() const {
+  /// All panels; sums of two panels lie `sums_apart` bytes from those of the next two.
+  void run_part(Many& many,
+                const typename Many::Part& part,
+                std::byte* sums,
+                std::size_t sums_apart) {
     const std::size_t step = block_.up != nullptr ? 1 : 2;
-    const std::size_t passes = (block_.panel_end - block_.panel_begin + step - 1) / step;
-    if (block_.rows_room == nullptr || passes * pass_sums() > kRowsRoom) return 1;
-    return (row_tiles_ * steps_ * kTileBytes + kRowsBytes - 1) / kRowsBytes;
-  }
-
-  /// Bytes of the sums of all rows and two panels.
-  [[nodiscard]] std::size_t pass_sums() const { return row_tiles_ * 2 * kTileBytes; }
-
-  /// All panels; `then` is what is read after the last one, null: panels behind.
-  void run_part(Many& many, typename Many::Part part, std::size_t first, const std::byte* then) {
-    const bool in_parts = part.sums == base_;
-    const std::size_t step = block_.up != nullptr ? 1 : 2;
+    const std::size_t end = many.first_step(part.end);
     const auto next = [&](std::size_t panel) {
-      if (panel < block_.panel_end) return b_tile(panel, first);
-      return then != nullptr ? then : behind(panel);
+      if (panel < block_.panel_end) return b_tile(panel, many.first_step(part.begin));
+      return end < steps_ ? b_tile(block_.panel_begin, end) : behind(panel);
     };
     std::size_t panel = block_.panel_begin;
     for (; panel + step <= block_.panel_end; panel += step) {
@@ -231,12 +221,12 @@ class TileLinear {
                                        : b_tile(panel, steps_ - 1) + (block_.up - block_.weight),
                   1);
       }
-      many.template run<2>(panel, part, next(panel + step));
-      if (in_parts) part.sums += pass_sums();
+      many.template run<2>(panel, part, sums, next(panel + step));
+      sums += sums_apart;
     }
     if (panel < block_.panel_end) {
       if (tail_bytes_ != 0) copy_tail(b_tile(panel, steps_ - 1), 0);
-      many.template run<1>(panel, part, next(panel + 1));
+      many.template run<1>(panel, part, sums, next(panel + 1));
     }
   }
 
