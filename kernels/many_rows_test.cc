@@ -38,11 +38,12 @@ struct Case {
   std::size_t k;
   std::size_t threads;
   bool accumulate;
+  std::size_t between = 0;  ///< floats from the end of a row of outputs to the next one
 };
 
 // Blocks of rows that are whole, and that are not; outputs of more and of less than 2 MiB, with a
 // last panel alone; k of several cuts, with a last tile that is not whole; more threads than
-// blocks.
+// blocks; few rows with large outputs; panels that rows of outputs end within.
 constexpr Case kCases[] = {
     {300, 1808, 64, 2, false},
     {300, 1808, 64, 2, true},
@@ -51,6 +52,10 @@ constexpr Case kCases[] = {
     {40, 48, 600, 2, false},
     {33, 40, 20, 3, true},
     {40, 64, 0, 2, false},
+    {20, 26400, 40, 2, false},
+    {12, 44000, 40, 2, false},
+    {31, 18012, 24, 3, false, 4},
+    {300, 1805, 64, 2, false, 3},
 };
 
 struct Format {
@@ -82,11 +87,13 @@ void expect_rows_as_alone(const Backend& backend, const Format& format, const Ca
   ASSERT_NE(weight, nullptr);
   const std::vector<float> x = rng.reals(c.tokens * c.k);
   const std::vector<float> bias = rng.reals(c.n);
-  Lines whole(c.tokens * c.n);
+  const std::size_t stride = c.n + c.between;
+  Lines whole(c.tokens * stride);
   backend.linear({.x = x.data(),
                   .weight = weight.get(),
                   .bias = bias.data(),
                   .y = whole.data(),
+                  .y_stride = stride,
                   .tokens = c.tokens,
                   .accumulate = c.accumulate},
                  pool);
@@ -108,8 +115,10 @@ void expect_rows_as_alone(const Backend& backend, const Format& format, const Ca
                     .tokens = 1,
                     .accumulate = c.accumulate},
                    single);
-    EXPECT_TRUE(testing::same_bits({whole.data() + t * c.n, whole.data() + (t + 1) * c.n}, row))
-        << "row " << t;
+    const float* own = whole.data() + t * stride;
+    EXPECT_TRUE(testing::same_bits({own, own + c.n}, row)) << "row " << t;
+    for (std::size_t i = 0; i < c.between; ++i)
+      EXPECT_EQ(own[c.n + i], 0.0F) << "behind row " << t;
     backend.gated_linear({.x = x.data() + t * c.k,
                           .weight = weight.get(),
                           .bias = bias.data(),

@@ -83,6 +83,9 @@ constexpr Case kCases[] = {
     {460, 3104, 544, 1},
     {40, 12288, 96, 2},
     {49, 32, 16384, 2},
+    {17, 96, 64, 2},
+    {32, 3104, 160, 2},
+    {24, 32, 16384, 3},
 };
 
 // As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
@@ -94,6 +97,8 @@ constexpr Case kByteCases[] = {
     {65, 16384, 64, 1},
     {40, 24576, 64, 2},
     {33, 32768, 64, 2},
+    {17, 192, 128, 2},
+    {32, 4096, 192, 3},
 };
 
 // The same of the rows that gate and up write.
@@ -103,6 +108,8 @@ constexpr Case kInnerByteCases[] = {
     {513, 64, 2048, 1},
     {65, 64, 16384, 1},
     {40, 64, 24576, 2},
+    {17, 64, 192, 2},
+    {32, 128, 4096, 3},
 };
 
 /// norm(x), the MLP and one more product behind it, with weights of `format`: packed from op to op
@@ -324,8 +331,8 @@ TEST(PackedRows, OnlyWhereProductsOnTilesRoundTheirInputs) {
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U)
           << "not whole steps of 64";
     }
-    EXPECT_EQ(backend->packed_rows_bytes(32, 64, WeightScheme::kInt8Dynamic), 0U);
-    EXPECT_EQ(backend->packed_whole_rows_bytes(32, 64, WeightScheme::kInt8Dynamic), 0U);
+    EXPECT_EQ(backend->packed_rows_bytes(16, 64, WeightScheme::kInt8Dynamic), 0U);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(16, 64, WeightScheme::kInt8Dynamic), 0U);
     if (!testing::rounds_inputs(*backend)) {
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
     }

@@ -422,11 +422,11 @@ struct AmxLinear {
     }
   }
 
-  /// See Kernels. Few rows are packed by each worker for itself, in its own caches.
+  /// See Kernels. A single tile of rows is packed by each worker for itself, in its own caches.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
     const bool bytes = scheme == WeightScheme::kInt8Dynamic;
-    if (!shares_rows(rows, scheme, dtype) || k == 0) return false;
-    if (!bytes && scheme != WeightScheme::kFloat) return false;
+    if (rows <= kTileHeight || k == 0) return false;
+    if (!bytes && (scheme != WeightScheme::kFloat || dtype != DType::kBf16)) return false;
     return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
            most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }

@@ -39,6 +39,17 @@ inline __attribute__((always_inline)) std::size_t panels_apart(const LinearBlock
                              : block.panel_bytes;
 }
 
+/// Outputs of a block from which on they go past the caches: lines would be read before they are
+/// written, and rows that lie a power of 2 apart push each other out meanwhile.
+inline constexpr std::size_t kStreamedBytes = 2 << 20;
+
+/// Of outputs with a common stride.
+inline __attribute__((always_inline)) bool streams_outputs(const LinearBlock& block) {
+  return block.y_packed == nullptr && !block.accumulate &&
+         block.rows * block.n * sizeof(float) >= kStreamedBytes &&
+         (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) % 64 == 0;
+}
+
 /// fn.operator()<C>() for the C tiles of M tiles of rows x N panels (m * 2 + n), in the order in
 /// which a step multiplies. (V only keeps instruction-set files apart, see table.h.)
 template <class V, int M, int N, class Fn>
@@ -56,10 +67,7 @@ class ManyOutputs {
   explicit ManyOutputs(const LinearBlock& block)
       : block_(block),
         up_(panels_apart(block) / block.panel_bytes),
-        streams_(
-            block.y_packed == nullptr && !block.accumulate &&
-            block.rows * block.n * sizeof(float) >= kStreamedBytes &&
-            (reinterpret_cast<std::uintptr_t>(block.y) | block.y_stride * sizeof(float)) % 64 == 0),
+        streams_(streams_outputs(block)),
         packed_(block.y_packed != nullptr),
         row_step_(packed_ ? kTileRowBytes : block.y_stride * sizeof(float)),
         // Packed rows of a tile are one run; those of the next lie behind all of its steps.
@@ -121,9 +129,6 @@ class ManyOutputs {
   /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
   /// each other out of the first level, since rows lie a power of 2 apart.
   static constexpr std::size_t kRowsAhead = 6;
-  /// Outputs of a block from which on they go past the caches: lines would be read before they
-  /// are written, and rows that lie a power of 2 apart push each other out meanwhile.
-  static constexpr std::size_t kStreamedBytes = 2 << 20;
 
   inline __attribute__((always_inline)) void ask(const std::byte* to) const {
     if (!streams_) __builtin_prefetch(to + ahead_, 1);

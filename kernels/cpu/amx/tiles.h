@@ -109,8 +109,13 @@ class TileLinear {
   /// C tiles in memory that are to become outputs.
   struct Waiting {
     std::size_t panel;
-    std::size_t panels;  ///< 0: none
+    std::size_t panels;
+    std::size_t row;  ///< the next one; block_.rows: none is left
   };
+
+  /// Rows whose outputs are asked for before they are made: stores to lines that are far away would
+  /// hold up everything behind them.
+  static constexpr std::size_t kOutputsAhead = 4;
 
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
@@ -121,7 +126,9 @@ class TileLinear {
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         tail_bytes_(W::tail_bytes(block.k)),
         rows_(rows_room(block)),
-        base_(reinterpret_cast<std::byte*>(block.scratch)) {}
+        base_(reinterpret_cast<std::byte*>(block.scratch)),
+        streams_(block.y_rows == nullptr && block.row_scale == nullptr && streams_outputs(block)),
+        waiting_{.panel = 0, .panels = 0, .row = block.rows} {}
 
   static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
 
@@ -139,7 +146,8 @@ class TileLinear {
       panel = run_wide<2, 2>(panel);
       run_wide<2, 1>(panel);
     }
-    settle();
+    settle(block_.rows);
+    if (streams_) V::end_streams();
     tiles_.release();
   }
 
@@ -257,17 +265,17 @@ class TileLinear {
       const std::size_t ahead = step + kAheadSteps;
       const std::byte* from =
           ahead < steps_ ? weight + kAheadSteps * kTileBytes : then + (ahead - steps_) * kTileBytes;
-      ask_outputs<N>(panel, step * rows, rows);
+      settle(rows);
       multiply<M, N>(x, weight, panel_bytes, from);
       x += x_step;
       weight += kTileBytes;
     }
     if (whole < steps_) multiply<M, N>(x, base_ + kTailAt, kTileBytes, base_ + kTailAt);
-    settle();
+    settle(block_.rows);
     for_c<M, N>([&]<int C>() {
       tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
     });
-    waiting_ = {.panel = panel, .panels = N};
+    waiting_ = {.panel = panel, .panels = N, .row = 0};
   }
 
   /// The last B tiles of N panels, zeros behind what the panels hold.
@@ -345,19 +353,6 @@ class TileLinear {
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
   }
 
-  /// Lines of outputs: stores to lines that are far away would hold up everything behind them.
-  template <int N>
-  inline __attribute__((always_inline)) void ask_outputs(std::size_t panel,
-                                                         std::size_t row,
-                                                         std::size_t count) {
-    const std::size_t end = row + count < block_.rows ? row + count : block_.rows;
-    for (; row < end; ++row) {
-      const float* y = Linear<V>::y_row(block_, row) + panel * kPanel;
-      for (std::size_t n = 0; n < N; ++n)
-        __builtin_prefetch(y + n * kPanel, 1);
-    }
-  }
-
   /// C tiles from one tile of rows to the next.
   static constexpr std::size_t c_apart(std::size_t panels) {
     return panels == 3 ? 3 : 2;
@@ -376,18 +371,36 @@ class TileLinear {
     if constexpr (N > 2 || (M > 1 && N > 1)) fn.template operator()<3>();
   }
 
-  /// Makes outputs of the C tiles that wait for it.
-  void settle() {
-    for (std::size_t row = 0; row < block_.rows; ++row) {
+  /// Makes outputs of `count` more rows of the C tiles that wait for it, or of those that are left.
+  inline __attribute__((always_inline)) void settle(std::size_t count) {
+    const std::size_t left = block_.rows - waiting_.row;
+    const std::size_t end = waiting_.row + (count < left ? count : left);
+    for (; waiting_.row < end; ++waiting_.row) {
+      const std::size_t row = waiting_.row;
       const std::byte* c = base_ + kWaitingAt +
                            row / kTileHeight * c_apart(waiting_.panels) * kTileBytes +
                            row % kTileHeight * kTileRowBytes;
+      if (!streams_ && row + kOutputsAhead < block_.rows) ask_outputs(row + kOutputsAhead);
       for (std::size_t n = 0; n < waiting_.panels; ++n) {
         const std::size_t panel = waiting_.panel + n;
-        Linear<V>::finish(block_, row, panel, W::outputs(block_, row, panel, c + n * kTileBytes));
+        put(row, panel, W::outputs(block_, row, panel, c + n * kTileBytes));
       }
     }
-    waiting_.panels = 0;
+  }
+
+  inline __attribute__((always_inline)) void put(std::size_t row,
+                                                 std::size_t panel,
+                                                 typename V::Vec sum) {
+    if (!streams_ || (panel + 1) * kPanel > block_.n)
+      return Linear<V>::finish(block_, row, panel, sum);
+    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
+    V::stream(Linear<V>::y_row(block_, row) + panel * kPanel, sum);
+  }
+
+  inline __attribute__((always_inline)) void ask_outputs(std::size_t row) {
+    const float* y = Linear<V>::y_row(block_, row) + waiting_.panel * kPanel;
+    for (std::size_t n = 0; n < waiting_.panels; ++n)
+      __builtin_prefetch(y + n * kPanel, 1);
   }
 
   /// B tiles of the panels that are read when those before `panel` are done.
@@ -406,7 +419,8 @@ class TileLinear {
   std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
   std::byte* rows_;         ///< A tiles
   std::byte* base_;         ///< scratch
-  Waiting waiting_{};
+  bool streams_;            ///< outputs, past the caches
+  Waiting waiting_;
   T tiles_;
 };
 
