@@ -40,8 +40,7 @@ class KeyRows {
         by_head_(tile.page_size % kStrideLeast == 0) {
     while (stride_ < kStrideMost && tile.page_size % (2 * stride_) == 0)
       stride_ *= 2;
-    const std::size_t bytes = by_head_ ? kAheadBytesInPages : kAheadBytesOfPages;
-    units_ahead_ = (bytes + stride_ * tile.row_bytes - 1) / (stride_ * tile.row_bytes);
+    units_ahead_ = (kAheadBytes + stride_ * tile.row_bytes - 1) / (stride_ * tile.row_bytes);
     for (std::size_t j = 0; j < kKeyBlock + kOver; ++j)
       ahead[j] = tile.keys;
   }
@@ -113,30 +112,22 @@ class KeyRows {
       ahead[j] = (j + kAhead < known_ ? row[j + kAhead] : row[known_ - 1]) + offset;
   }
 
-  /// For the line at byte `at` of the rows that C positions ask for.
+  /// For the line at byte `at` of the rows that C positions ask for. Into the second level: the
+  /// first has room for few lines that wait, and whoever asks for more stands still.
   template <int C>
   inline __attribute__((always_inline)) void ask(const std::byte* const* rows,
                                                  std::size_t at) const {
-    if (by_head_) {
 #pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        __builtin_prefetch(rows[c] + at);
-    } else {
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        __builtin_prefetch(rows[c] + at, 0, 2);
-    }
+    for (int c = 0; c < C; ++c)
+      __builtin_prefetch(rows[c] + at, 0, 2);
   }
 
  private:
   /// Positions that a token's heads go through in turn, at most and at least.
   static constexpr std::size_t kStrideMost = 64;
   static constexpr std::size_t kStrideLeast = 16;
-  /// Bytes between a prefetch and its use by one token, where a stride fills a page: the next
-  /// stride at least, which the hardware is about to follow.
-  static constexpr std::size_t kAheadBytesInPages = 4 * 1024;
-  /// Where it does not, memory needs longer, and these go to the second level.
-  static constexpr std::size_t kAheadBytesOfPages = 32 * 1024;
+  /// Bytes between a prefetch and its use by one token.
+  static constexpr std::size_t kAheadBytes = 32 * 1024;
 
   /// Positions from `first` on ask for a unit of this block's keys, or, numbered behind these, of
   /// its values, or behind those of the next block's keys. Rows come in the order of memory: by
