@@ -17,13 +17,13 @@ struct Limits {
   double int8_gop_s = 0;  ///< products of 8 bit, two operations each: tiles, VNNI, or maddubs
 };
 
-/// Whether the family multiplies weights of this format as bf16: bf16_gflop_s is their limit then.
+/// Whether the family multiplies weights of this format as bf16, or with as many products (int8 by
+/// two of bytes on avx512_bf16): bf16_gflop_s is their limit then.
 inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat& format) {
   switch (format.scheme) {
     case kernels::WeightScheme::kFloat:
       return format.dtype == kernels::DType::kBf16;
     case kernels::WeightScheme::kInt8:
-      return family == kernels::Family::kAmx;
     case kernels::WeightScheme::kInt4Group128:
       return family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16;
     case kernels::WeightScheme::kInt8Dynamic:

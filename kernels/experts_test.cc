@@ -370,7 +370,7 @@ TEST(ExpertMlp, RowsAreTheSameBitsInEveryBatchThreadCountAndFamily) {
       const Experts experts = pack_experts(*backend, p, kFormats[f], five);
       const std::vector<float> whole = run(*backend, experts, p, in, one);
       EXPECT_TRUE(same_bits(run(*backend, experts, p, in, five), whole));
-      // amx and avx512_bf16 have numbers of their own for bf16, the latter for 4 bit too, and the
+      // amx and avx512_bf16 have numbers of their own for bf16 and weights of 8 and 4 bit, and the
       // reference for everything.
       const bool shared =
           backend->family() != Family::kReference && !rounds_inputs(*backend, kFormats[f]);

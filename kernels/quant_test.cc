@@ -216,6 +216,43 @@ TEST(Quantize, ManyRowsOfLongInputsAreTheBitsOfOne) {
   }
 }
 
+// Inputs that lie 2^-15 of the row's largest apart stay apart, up to both ends of 16 bits and where
+// the upper byte changes; powers of 2 of the whole row change nothing.
+TEST(Quantize, InputsOfInt8WeightsKeepSixteenBitsOnAvx512Bf16) {
+  constexpr std::size_t kK = 1024;
+  constexpr std::size_t kRows =
+      14;  // tiles with sums of both bytes at once, and one after the other
+  ThreadPool pool(2);
+  std::vector<float> identity(kK * kK, 0.0F);
+  for (std::size_t i = 0; i < kK; ++i)
+    identity[i * kK + i] = 127.0F;
+  const Matrix source(kK, kK, DType::kF32, identity);
+  const float units[] = {1.0F, 0x1p-10F, 0x1p-120F, 0x1p-126F, 0x1p100F};
+  std::vector<float> integers(kRows * kK);
+  for (std::size_t i = 0; i < integers.size(); ++i) {
+    const auto at = static_cast<int>(i);
+    integers[i] = static_cast<float>(at % 3 == 0 ? at % 32512 : -(at * 37 % 32512));
+    if (i % kK < 8) integers[i] = static_cast<float>(i % 2 == 0 ? 32511 : -32511);
+    if (i % kK >= 8 && i % kK < 16) integers[i] = static_cast<float>(128 - 256 * (at % 120));
+  }
+  for (const Backend* backend : testing::vector_backends()) {
+    if (backend->family() != Family::kAvx512Bf16) continue;
+    const auto weight = pack(*backend, source, WeightScheme::kInt8, pool);
+    for (const float unit : units) {
+      std::vector<float> x = integers;
+      for (float& value : x)
+        value *= unit;
+      const std::vector<float> y = run(*backend, *weight, x, pool);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        ASSERT_EQ(y[i], 127.0F * x[i]) << unit << " * " << integers[i] << " at " << i;
+      for (const std::size_t t : {std::size_t{0}, kRows - 1}) {
+        const std::vector<float> row = testing::pick(x, {t}, kK);
+        EXPECT_TRUE(same_bits(run(*backend, *weight, row, pool), testing::pick(y, {t}, kK)));
+      }
+    }
+  }
+}
+
 // Halves between two integers go to the even one, and what is beside them by as little as a float
 // can be to its own.
 TEST(Quantize, WeightsAtTheMiddleOfTwoStepsRoundAsTheReference) {

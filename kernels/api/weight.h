@@ -25,7 +25,7 @@ struct MatrixView {
 enum class WeightScheme : std::uint8_t {
   kFloat,  ///< elements of a DType
   /// "int8wo": w = q * scale, q in [-127, 127], one f32 scale an output (largest |w| / 127). Inputs
-  /// stay float: y = scale * sum of x q.
+  /// stay float, or are rounded to 16 bits: y = scale * sum of x q.
   kInt8,
   /// "int4wo-128": w = q * scale + zero, q in [-8, 7], one bf16 scale ((max - min) / 15) and zero
   /// (min + 8 scale) per output and 128 inputs. Inputs stay float.

@@ -1,22 +1,24 @@
-// The table of the avx512_bf16 family: avx512 with products of bf16 weights on VDPBF16PS.
+// The table of the avx512_bf16 family: avx512 with products of bf16 and int4 weights on VDPBF16PS,
+// and of int8 ones on VPDPBUSD (every processor with the former has the latter).
 #include "kernels/cpu/avx512/bf16.h"
 
-#include "kernels/cpu/avx512/vec.h"
+#include "kernels/cpu/avx512/vnni.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/bf16_int4.h"
+#include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/pair_attention.h"
 
 namespace tandem::kernels::cpu {
 namespace {
 
 // In this namespace, so that no instantiation leaves this file (see table.h).
-struct Avx512Bf16Vec : Avx512Vec {
+struct Avx512Bf16Vec : WithVnni<Avx512Bf16Vec> {
   static constexpr bool kBf16Pairs = true;
 
   static Int int_broadcast(std::uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 
-  // Assembly for the reason that vnni.cc has.
+  // Assembly for the reason that vnni.h has.
   static Vec dot2(Vec acc, Int x, Int w) {
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
     return acc;
@@ -75,6 +77,9 @@ void linear(const LinearBlock& block) {
     Linear<Avx512Bf16Vec>::run_tiles<Bf16Tile<Avx512Bf16Vec>>(block);
   } else if (block.scheme == WeightScheme::kInt4Group128) {
     Linear<Avx512Bf16Vec>::run_tiles<Bf16Int4Tile<Avx512Bf16Vec>>(block);
+  } else if (block.scheme == WeightScheme::kInt8 &&
+             block.k <= FixedInt8Tile<Avx512Bf16Vec>::kMostK) {
+    Linear<Avx512Bf16Vec>::run_tiles<FixedInt8Tile<Avx512Bf16Vec>>(block);
   } else {
     avx512_vnni_linear(block);
   }

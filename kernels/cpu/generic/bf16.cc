@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/bf16_int4.h"
+#include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/pair_attention.h"
 
 #include <cstring>
@@ -49,6 +50,9 @@ void linear(const LinearBlock& block) {
     Linear<EmulatedBf16Vec>::run_tiles<Bf16Tile<EmulatedBf16Vec>>(block);
   } else if (block.scheme == WeightScheme::kInt4Group128) {
     Linear<EmulatedBf16Vec>::run_tiles<Bf16Int4Tile<EmulatedBf16Vec>>(block);
+  } else if (block.scheme == WeightScheme::kInt8 &&
+             block.k <= FixedInt8Tile<EmulatedBf16Vec>::kMostK) {
+    Linear<EmulatedBf16Vec>::run_tiles<FixedInt8Tile<EmulatedBf16Vec>>(block);
   } else {
     generic_kernels().linear(block);
   }

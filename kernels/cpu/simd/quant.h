@@ -1,7 +1,7 @@
 // Quantised weights: how floats become small integers, and Y = X W^T on panels of them.
 //
 // Layout of panels: kernels/cpu/panels.h. The order of sums of one output, whatever the tile:
-//   kInt8          one chain of FMAs over k of x * q, then times the scale
+//   kInt8          one chain of FMAs over k of x * q, then times the scale; by bytes: fixed_int8.h
 //   kInt4Group128  per group one such chain; total = fma(chain, scale, total), then
 //                  total = fma(sum of the group's x, zero, total); by pairs: bf16_int4.h
 //   kInt8Dynamic   an exact integer sum, to float, times the output's scale, times the row's
@@ -68,6 +68,20 @@ struct Quantize {
     float largest = 0;
     __builtin_memcpy(&largest, &bits, sizeof(largest));
     return row_scale_of(largest);
+  }
+
+  /// What one of a row's integers stands for, a power of 2: none is more than 32,511. NaN when a
+  /// value is not finite.
+  static float fixed_unit(const float* values, std::size_t count) {
+    const Extent extent = extent_of(values, count);
+    const float above = extent.largest * 1.0079F;  // a little more than 2^15 / 32,512
+    std::uint32_t bits = 0;
+    __builtin_memcpy(&bits, &above, sizeof(bits));
+    const std::uint32_t exponent = bits >> 23U;
+    bits = (exponent > 15 ? exponent - 14 : 1) << 23U;  // its inverse is no subnormal, either
+    float unit = 0;
+    __builtin_memcpy(&unit, &bits, sizeof(unit));
+    return unit + extent.poison;
   }
 
   /// Quotients. `scale` is int8_scale of what these are among, so that none is more than 127 of it.
@@ -482,10 +496,35 @@ struct Int8DynamicTile {
                                                          std::size_t panel,
                                                          const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
-    const std::size_t words = word_count(block);
-    const std::uint32_t* x = Linear<V>::words_of(block) + row * words;
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * word_count(block);
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Int acc[R][P];
+    products<R, P, R>(block, x, weight, ahead, acc);
+    const float* scales = block.scratch + kPackedFloats + row;
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      const Vec scale = V::load(
+          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        out[r * P + p] = V::mul(V::mul(V::to_float(acc[r][p]), scale), V::broadcast(scales[r]));
+      }
+    }
+  }
+
+  static std::size_t word_count(const LinearBlock& block) {
+    return (block.k + 3) / 4;
+  }
+
+  /// The exact sums of R rows of bytes, Step words apart from one word of k to the next, with the
+  /// panels at `weight`.
+  template <int R, int P, int Step>
+  static inline __attribute__((always_inline)) void products(const LinearBlock& block,
+                                                             const std::uint32_t* x,
+                                                             const std::byte* weight,
+                                                             const typename Linear<V>::Ahead& ahead,
+                                                             Int (&acc)[R][P]) {
+    const std::size_t words = word_count(block);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       // Bytes of x that carry + 128 count 128 * sum of q too much.
@@ -504,43 +543,32 @@ struct Int8DynamicTile {
         w[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const auto four = V::bytes_of(x[word * R + static_cast<std::size_t>(r)]);
+        const auto four = V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p)
           acc[r][p] = V::dot4(acc[r][p], four, w[p]);
       }
     }
-    const float* scales = block.scratch + kPackedFloats + row;
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      const Vec scale = V::load(
-          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        out[r * P + p] = V::mul(V::mul(V::to_float(acc[r][p]), scale), V::broadcast(scales[r]));
-      }
+  }
+
+  /// Adds 128 to each byte of a line, for V::kOffsetBytes.
+  static void offset(std::byte* line) {
+    for (std::size_t i = 0; i < 64; i += 4) {
+      std::uint32_t four = 0;
+      __builtin_memcpy(&four, line + i, sizeof(four));
+      four ^= 0x80808080U;
+      __builtin_memcpy(line + i, &four, sizeof(four));
     }
   }
 
  private:
-  static std::size_t word_count(const LinearBlock& block) {
-    return (block.k + 3) / 4;
-  }
-
   /// A line of 64 bytes of x, zeros behind `count`.
   static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
     auto* bytes = reinterpret_cast<std::int8_t*>(line);
     Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);
     for (std::size_t i = count; i < 64; ++i)
       bytes[i] = 0;
-    if constexpr (V::kOffsetBytes) {
-      for (std::size_t i = 0; i < 64; i += 4) {
-        std::uint32_t four = 0;
-        __builtin_memcpy(&four, line + i, sizeof(four));
-        four ^= 0x80808080U;
-        __builtin_memcpy(line + i, &four, sizeof(four));
-      }
-    }
+    if constexpr (V::kOffsetBytes) offset(line);
   }
 };
 

@@ -1,0 +1,123 @@
+// Y = X W^T for WeightScheme::kInt8 with products of bytes: x as integers of 16 bits.
+//
+// Idea: a row of x becomes integers of up to 32,511 with a power of 2 that they share, and these
+// two bytes each, 256 upper + lower. Then weights need not be widened, and a product of four bytes
+// at a time does the work of two of bf16 pairs. Sums of upper and of lower bytes are exact, so the
+// rows and panels of a tile do not matter: y = (256 upper + lower, one fused multiply-add) times
+// the output's scale, times the row's power. What is lost of a value is at most 2^-15 of the row's
+// largest. A row that holds inf or NaN gives NaN.
+//
+// Bound: as quant.h, at half of the peak of kInt8Dynamic. V::dot4 is what it stands on.
+#pragma once
+
+#include "kernels/cpu/simd/quant.h"
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct FixedInt8Tile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  static constexpr bool kCuts = false;
+  /// Inputs of which sums of upper bytes stay below 2^31.
+  static constexpr std::size_t kMostK = kMaxInt8DynamicK;
+
+  /// Rows to bytes, four k to a word: [k / 4][upper, lower][rows of the tile]; what an integer of a
+  /// row stands for behind them.
+  static void pack(const LinearBlock& block) {
+    const std::size_t words = 2 * Int8DynamicTile<V>::word_count(block);
+    float* units = block.scratch + kPackedFloats;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      for (std::size_t r = 0; r < rows; ++r)
+        units[row + r] = Quantize<V>::fixed_unit(Linear<V>::x_row(block, row + r), block.k);
+      std::uint32_t* to = Linear<V>::words_of(block) + row * words;
+      Linear<V>::pack_group(
+          block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
+            const float* x = Linear<V>::x_row(block, row + r);
+            split(x, word * 2, block.k, V::broadcast(1.0F / units[row + r]), line);
+            return const_cast<const std::byte*>(line);
+          });
+    });
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
+                                                         Vec* out) {
+    using Bytes = Int8DynamicTile<V>;
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * 2 * Bytes::word_count(block);
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    const float* units = block.scratch + kPackedFloats + row;
+    if constexpr (2 * R * P <= kSumsAtOnce) {
+      Int acc[2 * R][P];
+      Bytes::template products<2 * R, P, 2 * R>(block, x, weight, ahead, acc);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          out[r * P + p] = output(V::to_float(acc[r][p]),
+                                  V::to_float(acc[R + r][p]),
+                                  weight + static_cast<std::size_t>(p) * block.panel_bytes,
+                                  units[r]);
+        }
+      }
+    } else {
+      alignas(64) float upper[R * P * 16];
+      Int acc[R][P];
+      Bytes::template products<R, P, 2 * R>(block, x, weight, ahead, acc);
+#pragma GCC unroll 32
+      for (int i = 0; i < R * P; ++i)
+        V::store(upper + i * 16, V::to_float(acc[i / P][i % P]));
+      Bytes::template products<R, P, 2 * R>(block, x + R, weight, ahead, acc);
+#pragma GCC unroll 32
+      for (int i = 0; i < R * P; ++i) {
+        const std::byte* header = weight + static_cast<std::size_t>(i % P) * block.panel_bytes;
+        out[i] =
+            output(V::load(upper + i * 16), V::to_float(acc[i / P][i % P]), header, units[i / P]);
+      }
+    }
+  }
+
+ private:
+  /// Vectors of sums that fit beside what they are made of.
+  static constexpr int kSumsAtOnce = 24;
+
+  static inline __attribute__((always_inline)) Vec output(Vec upper,
+                                                          Vec lower,
+                                                          const std::byte* header,
+                                                          float unit) {
+    const Vec sum = V::fma(upper, V::broadcast(256.0F), lower);
+    const Vec scaled = V::mul(sum, V::load(reinterpret_cast<const float*>(header)));
+    return V::mul(scaled, V::broadcast(unit));
+  }
+
+  /// 32 values from `at` on, zeros behind k, to words of four upper and of four lower bytes.
+  static void split(const float* x, std::size_t at, std::size_t k, Vec per_unit, std::byte* line) {
+    alignas(64) std::int8_t upper[32];
+    alignas(64) std::int8_t lower[32];
+    for (std::size_t i = 0; i < 32; i += 16) {
+      const Vec fixed = whole(V::mul(Rows<V>::load_within(x, at + i, k), per_unit));
+      // A quarter more, so that none lies in the middle: 128 is the next one's -128.
+      const Vec up = V::mul(V::add(fixed, V::broadcast(0.25F)), V::broadcast(0x1p-8F));
+      const Vec top = whole(up);
+      V::store_int8(upper + i, top);
+      V::store_int8(lower + i, V::sub(fixed, V::mul(top, V::broadcast(256.0F))));
+    }
+    for (std::size_t word = 0; word < 8; ++word) {
+      __builtin_memcpy(line + word * 8, upper + word * 4, 4);
+      __builtin_memcpy(line + word * 8 + 4, lower + word * 4, 4);
+    }
+    if constexpr (V::kOffsetBytes) Int8DynamicTile<V>::offset(line);
+  }
+
+  /// The nearest integer, even of two, of magnitudes below 2^22.
+  static Vec whole(Vec v) {
+    const Vec shift = V::broadcast(0x1.8p23F);
+    return V::sub(V::add(v, shift), shift);
+  }
+};
+
+}  // namespace tandem::kernels::cpu
