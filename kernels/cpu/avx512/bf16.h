@@ -8,7 +8,7 @@
 namespace tandem::kernels::cpu {
 
 /// Numerics of the avx512_bf16 family.
-inline constexpr std::string_view kBf16Numerics = "bf16pairs-simd16-f32fma-v3";
+inline constexpr std::string_view kBf16Numerics = "bf16pairs-simd16-f32fma-v4";
 
 /// Call only where features().avx512_bf16.
 Kernels avx512_bf16_kernels();
