@@ -1,5 +1,7 @@
 #include "common/transfer/ucx_sends.h"
 
+#include "common/transfer/pacing.h"
+
 #include <dlfcn.h>
 #include <sys/socket.h>
 
@@ -14,6 +16,14 @@ thread_local int scopes = 0;
 bool is_broken(int error) {
   return error == EPIPE || error == ECONNRESET || error == ECONNABORTED || error == ETIMEDOUT ||
          error == EHOSTUNREACH || error == ENETUNREACH;
+}
+
+void before_send(int fd, const msghdr& message) {
+  thread_local Pacing pacing;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < message.msg_iovlen; ++i)
+    bytes += message.msg_iov[i].iov_len;
+  pacing.before_send(fd, bytes);
 }
 
 }  // namespace
@@ -34,6 +44,7 @@ extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int fd,
                                                                   const msghdr* message,
                                                                   int flags) {
   static const auto kNext = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
+  if (tandem::transfer::scopes > 0) tandem::transfer::before_send(fd, *message);
   const ssize_t sent = kNext(fd, message, flags);
   if (sent < 0 && tandem::transfer::scopes > 0 && tandem::transfer::is_broken(errno))
     errno = EAGAIN;

@@ -1,4 +1,4 @@
-// How a broken connection looks to UCX when it sends (private to the room).
+// What is done about the sockets that UCX sends on (private to the room).
 #pragma once
 
 namespace tandem::transfer {
@@ -10,6 +10,8 @@ namespace tandem::transfer {
 /// that send twice and aborts the process (tcp_ep.c, uct_tcp_ep_sendv: the operation is purged with
 /// the endpoint, and completed again behind that). A peer that is killed in the middle of a
 /// transfer must not take this process along.
+///
+/// Large sends also take their connection off BBR where it stays within the machine (pacing.h).
 class ScopedUcxSends {
  public:
   ScopedUcxSends();
