@@ -13,10 +13,8 @@ namespace tandem::transfer {
 /// (net.ipv4.tcp_congestion_control) put them on it.
 ///
 /// Why: BBR lets segments go by a timer, at the rate that it believes the path to have. Between
-/// processes of one machine there is no path to share, and the timer's interrupts are a fifth to a
-/// third of what a transfer costs; worse, a window of a megabyte makes sender and receiver pass the
-/// same buffers to and fro between the caches of two cores, at half of the speed, for as long as
-/// the connection lives (docs/benchmarks.md). What an administrator chose for a network stays: a
+/// processes of one machine there is no path to share, and the timer's interrupts are a sixth of
+/// what a transfer costs (docs/benchmarks.md). What an administrator chose for a network stays: a
 /// connection is near when its shortest round trip is under 10 us, and no network card answers so
 /// soon.
 ///

@@ -276,8 +276,8 @@ TEST(TransportSettings, TcpSizesAreTheSameEverywhere) {
     ::setenv("UCX_TCP_RX_SEG_SIZE", "8k", 1);
     ::setenv("UCX_LOG_LEVEL", "info", 1);
     tame_ucx();
-    return std::getenv("UCX_TCP_TX_SEG_SIZE") == std::string("256k") &&
-           std::getenv("UCX_TCP_RX_SEG_SIZE") == std::string("256k") &&
+    return std::getenv("UCX_TCP_TX_SEG_SIZE") == std::string("512k") &&
+           std::getenv("UCX_TCP_RX_SEG_SIZE") == std::string("512k") &&
            std::getenv("UCX_LOG_LEVEL") == std::string("info");
   };
   EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");

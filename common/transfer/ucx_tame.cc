@@ -18,8 +18,8 @@ void tame_ucx() {
     ::setenv("UCX_LOG_LEVEL", "fatal", 0);
     // UCX's 8 KiB are a system call for every two pages of memory. Not the user's to change: UCX
     // does not tell the peer, and a piece that is longer than the peer's buffer overflows it.
-    ::setenv("UCX_TCP_TX_SEG_SIZE", "256k", 1);
-    ::setenv("UCX_TCP_RX_SEG_SIZE", "256k", 1);
+    ::setenv("UCX_TCP_TX_SEG_SIZE", "512k", 1);
+    ::setenv("UCX_TCP_RX_SEG_SIZE", "512k", 1);
   });
 }
 
