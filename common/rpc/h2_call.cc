@@ -1,21 +1,13 @@
 #include "common/rpc/internal/h2_call.h"
 
-#include "common/base/clock.h"
 #include "common/rpc/internal/channel.h"
 
-#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/connect.hpp>
-#include <boost/asio/defer.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
-#include <google/protobuf/message_lite.h>
 
-#include <nghttp2/nghttp2.h>
-#include <sys/socket.h>
-
-#include <cerrno>
-#include <chrono>
-#include <cstring>
+#include <algorithm>
+#include <charconv>
 #include <utility>
 
 namespace tandem::rpc::internal {
@@ -24,13 +16,71 @@ namespace {
 
 using boost::system::error_code;
 
-// More than this does not wait for more, nor anything for longer.
-constexpr std::size_t kPutOffMax = 16U << 10U;
-constexpr Duration kPutOffFor = milliseconds(1);
-// After so many writes that were put off for nothing the next message does not wait.
-constexpr int kLoneWrites = 32;
-// Silent for so many intervals of keepalive: dead.
-constexpr int kSilentTicksMax = 3;
+Code code_of_reset(std::uint32_t error) {
+  switch (error) {
+    case NGHTTP2_REFUSED_STREAM:
+      return Code::kUnavailable;
+    case NGHTTP2_CANCEL:
+      return Code::kCancelled;
+    case NGHTTP2_ENHANCE_YOUR_CALM:
+      return Code::kResourceExhausted;
+    case NGHTTP2_INADEQUATE_SECURITY:
+      return Code::kPermissionDenied;
+    default:
+      return Code::kInternal;
+  }
+}
+
+/// gRPC's table for answers that are not gRPC's ("http-grpc-status-mapping").
+Code code_of_http(int status) {
+  switch (status) {
+    case 400:
+      return Code::kInternal;
+    case 401:
+      return Code::kUnauthenticated;
+    case 403:
+      return Code::kPermissionDenied;
+    case 404:
+      return Code::kUnimplemented;
+    case 429:
+    case 502:
+    case 503:
+    case 504:
+      return Code::kUnavailable;
+    default:
+      return Code::kUnknown;
+  }
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+/// Undoes the percent encoding of grpc-message; what is no code stays as it is.
+std::string decode_message(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+    if (low >= 0) {
+      out.push_back(static_cast<char>(high * 16 + low));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+std::optional<int> parse_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 }  // namespace
 
@@ -41,7 +91,7 @@ Result<std::shared_ptr<H2Call>> H2Call::make(const ClientOptions& options,
   TANDEM_TRY(const std::string address, parse_address(options.address));
   auto call = std::make_shared<H2Call>(options, std::move(path), pool, std::move(handler));
   const std::size_t colon = address.rfind(':');
-  call->authority_ = address;
+  call->where_ = address;
   call->host_ = address.substr(0, colon);
   call->port_ = address.substr(colon + 1);
   if (call->host_.starts_with('[') && call->host_.ends_with(']'))
@@ -49,25 +99,27 @@ Result<std::shared_ptr<H2Call>> H2Call::make(const ClientOptions& options,
   return call;
 }
 
-void H2Call::start() {
-  boost::asio::post(strand_, [self = shared_from_this()] {
-    self->wait_for_greeting();
-    self->connect();
-  });
-}
-
 H2Call::H2Call(const ClientOptions& options,
                std::string path,
                async::IoPool& pool,
                std::shared_ptr<H2CallHandler> handler)
-    : options_(options),
+    : H2Stream({.message_bytes_max = options.message_bytes_max,
+                .queued_bytes_max = options.queued_bytes_max,
+                .keepalive = options.keepalive},
+               "the worker",
+               pool),
+      options_(options),
       path_(std::move(path)),
-      strand_(boost::asio::make_strand(pool.context())),
       resolver_(strand_),
       greeting_(strand_),
-      keepalive_(strand_),
-      handler_(std::move(handler)),
-      socket_(strand_) {}
+      handler_(std::move(handler)) {}
+
+void H2Call::start() {
+  boost::asio::post(strand_, [self = std::static_pointer_cast<H2Call>(shared_from_this())] {
+    self->wait_for_greeting();
+    self->connect();
+  });
+}
 
 void H2Call::connect() {
   error_code error;
@@ -81,8 +133,8 @@ void H2Call::connect() {
   resolver_.async_resolve(
       host_,
       port_,
-      [self = shared_from_this()](const error_code& failed,
-                                  const Resolver::results_type& endpoints) {
+      [self = std::static_pointer_cast<H2Call>(shared_from_this())](
+          const error_code& failed, const Resolver::results_type& endpoints) {
         if (failed)
           return self->end(unavailable("cannot find " + self->host_ + ": " + failed.message()));
         self->connect_to(endpoints);
@@ -94,38 +146,20 @@ void H2Call::connect_to(const Resolver::results_type& endpoints) {
   boost::asio::async_connect(
       socket_,
       endpoints,
-      [self = shared_from_this()](const error_code& failed,
-                                  const boost::asio::ip::tcp::endpoint& /*endpoint*/) {
+      [self = std::static_pointer_cast<H2Call>(shared_from_this())](
+          const error_code& failed, const boost::asio::ip::tcp::endpoint& /*endpoint*/) {
         if (failed) {
           return self->end(
-              unavailable("cannot connect to " + self->authority_ + ": " + failed.message()));
+              unavailable("cannot connect to " + self->where_ + ": " + failed.message()));
         }
-        self->on_connected();
+        self->run();
       });
-}
-
-void H2Call::on_connected() {
-  error_code error;
-  socket_.set_option(boost::asio::ip::tcp::no_delay(true), error);
-  if (!error) socket_.non_blocking(true, error);
-  if (error) return end(unavailable("cannot use the connection: " + error.message()));
-  in_ = std::make_unique<std::array<char, 64 << 10>>();
-  Status status;
-  {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    status = begin();
-    open_ = status.ok();
-    write();
-  }
-  if (!status.ok()) return end(status);
-  keep_alive();
-  read();
 }
 
 void H2Call::wait_for_greeting() {
   greeting_.expires_after(std::chrono::nanoseconds(options_.connect_timeout.ns));
-  greeting_.async_wait([self = shared_from_this()](const error_code& error) {
+  greeting_.async_wait([self = std::static_pointer_cast<H2Call>(shared_from_this())](
+                           const error_code& error) {
     if (error || self->greeted_) return;
     self->cancel(deadline_exceeded("no first message from " + self->options_.address + " within " +
                                    std::to_string(self->options_.connect_timeout.milliseconds()) +
@@ -133,193 +167,89 @@ void H2Call::wait_for_greeting() {
   });
 }
 
-void H2Call::keep_alive() {
-  keepalive_.expires_after(std::chrono::nanoseconds(options_.keepalive.ns));
-  keepalive_.async_wait([self = shared_from_this()](const error_code& error) {
-    if (error || self->stopped_) return;
-    // Counted in intervals of ours and not by the clock: a process that was stopped itself finds
-    // what it has not read yet before it counts on.
-    if (++self->silent_ticks_ > kSilentTicksMax - 1) {
-      return self->end(unavailable("no answer to pings from " + self->authority_));
-    }
-    {
-      const std::lock_guard lock(self->mutex_);
-      if (self->open_) nghttp2_submit_ping(self->session_.get(), NGHTTP2_FLAG_NONE, nullptr);
-      self->write();
-    }
-    self->keep_alive();
-  });
-}
-
-Status H2Call::send(const google::protobuf::MessageLite& message) {
-  const std::size_t bytes = message.ByteSizeLong();
-  const std::lock_guard lock(mutex_);
-  TANDEM_TRY(char* const to, make_room(bytes));
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(to));
-  on_queued();
-  return {};
-}
-
-Status H2Call::send(std::string_view message) {
-  const std::lock_guard lock(mutex_);
-  TANDEM_TRY(char* const to, make_room(message.size()));
-  std::memcpy(to, message.data(), message.size());
-  on_queued();
-  return {};
-}
-
-/// Where the next message goes, behind its header in the outbox.
-Result<char*> H2Call::make_room(std::size_t bytes) {
-  if (closing_) return unavailable("the stream is closed");
-  const std::size_t held = outbox_.size() - outbox_done_ + out_.size() - out_done_;
-  // One message goes whatever its size: the peer's limit decides about it.
-  if (held > 0 && held + bytes > options_.queued_bytes_max) return refuse_slow_peer(held + bytes);
-  // A backlog that never quite goes must not keep what is gone.
-  if (outbox_done_ > kPutOffMax && outbox_done_ > outbox_.size() / 2) {
-    outbox_.erase(0, outbox_done_);
-    outbox_done_ = 0;
-  }
-  outbox_.push_back('\0');  // not compressed
-  for (int shift = 24; shift >= 0; shift -= 8)
-    outbox_.push_back(static_cast<char>(bytes >> shift));
-  const std::size_t at = outbox_.size();
-  outbox_.resize(at + bytes);
-  return outbox_.data() + at;
-}
-
-void H2Call::on_queued() {
-  if (std::exchange(asleep_, false)) nghttp2_session_resume_data(session_.get(), stream_);
-  write_soon();
-}
-
-Status H2Call::refuse_slow_peer(std::size_t bytes) {
-  Status status = resource_exhausted("the peer reads too slowly: " + std::to_string(bytes) +
-                                     " bytes would wait, the limit is " +
-                                     std::to_string(options_.queued_bytes_max));
-  if (!local_) local_ = status;
-  closing_ = true;
-  stopped_ = true;
-  boost::asio::post(strand_, [self = shared_from_this()] { self->end({}); });
-  return status;
-}
-
 void H2Call::finish() {
   const std::lock_guard lock(mutex_);
-  if (ended_) return;
-  closing_ = true;
-  finish_wanted_ = true;
-  if (std::exchange(asleep_, false)) nghttp2_session_resume_data(session_.get(), stream_);
-  write();
+  finish_sending();
 }
 
-void H2Call::cancel(const Status& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    if (!local_) local_ = why;
-    closing_ = true;
-    if (!stopped_.exchange(true) && open_) {
-      nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_, NGHTTP2_CANCEL);
-      write();
-    }
-  }
-  boost::asio::post(
-      strand_, [self = shared_from_this()] { self->end(cancelled("the call was cancelled")); });
+void H2Call::on_last_data(std::uint32_t* flags) {
+  *flags |= NGHTTP2_DATA_FLAG_EOF;
 }
 
-/// The session's next frames to out_; false: there are none.
-bool H2Call::pull() {
-  out_.clear();
-  out_done_ = 0;
-  while (out_.size() < kPutOffMax) {
-    const std::uint8_t* frames = nullptr;
-    const ssize_t bytes = nghttp2_session_mem_send(session_.get(), &frames);
-    if (bytes <= 0) break;  // below 0: no memory; the peer will miss what was not sent
-    out_.append(reinterpret_cast<const char*>(frames), static_cast<std::size_t>(bytes));
-  }
-  return !out_.empty();
+Status H2Call::on_message(std::string_view bytes) {
+  return handler_->on_message(*this, bytes);
 }
 
-/// As much as the socket takes now; the rest when it has room again.
-void H2Call::write() {
-  while (open_ && !waiting_ && (out_done_ < out_.size() || pull())) {
-    const ssize_t sent = ::send(socket_.native_handle(),
-                                out_.data() + out_done_,
-                                out_.size() - out_done_,
-                                MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
-      out_done_ += static_cast<std::size_t>(sent);
-    } else if (errno == EAGAIN) {
-      waiting_ = true;
-      boost::asio::post(strand_, [self = shared_from_this()] { self->wait_to_write(); });
-    } else if (errno != EINTR) {
-      // Reading finds the end too, and what the peer said before it; also after an error of ours,
-      // which is not the connection's.
-      open_ = false;
-      ::shutdown(socket_.native_handle(), SHUT_RDWR);
-    }
-  }
+void H2Call::on_wrong_message(const Status& why) {
+  cancel(why);
 }
 
-/// After what this pool thread has to do already and what it finds then, together with what comes
-/// until then: a system call and the peer's awakening cost more than all else about a request. At
-/// once on other threads, when the thread that put a write off is long in coming back to it, and
-/// when nothing came along lately: with one client at a time waiting only adds to its latency.
-void H2Call::write_soon() {
-  const auto pool = strand_.get_inner_executor();
-  const bool here = pool.running_in_this_thread();
-  if (!here || !open_ || waiting_) return write();
-  const Time now = steady_clock().now();
-  if (put_off_) {
-    lone_writes_ = 0;
-    if (now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
-    write_by_ = now + kPutOffFor;
-    return write();
-  }
-  put_off_ = true;
-  write_by_ = now + kPutOffFor;
-  // Also then, whatever comes along waits, and tells that waiting pays.
-  if (lone_writes_ < kLoneWrites)
-    ++lone_writes_;
-  else
-    write();
-  boost::asio::defer(pool, [self = shared_from_this()] {
-    // Sockets were looked at before this; what was found is dealt with first.
-    boost::asio::defer(self->strand_.get_inner_executor(), [self] {
-      const std::lock_guard lock(self->mutex_);
-      self->put_off_ = false;
-      self->write();
-    });
-  });
-}
-
-void H2Call::wait_to_write() {
-  if (stopped_) return;
-  socket_.async_wait(Socket::wait_write, [self = shared_from_this()](const error_code& error) {
-    if (error) return;  // closed
-    const std::lock_guard lock(self->mutex_);
-    self->waiting_ = false;
-    self->write();
-  });
-}
-
-void H2Call::end(const Status& remote) {
-  Status status = remote;
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(ended_, true)) return;
-    closing_ = true;
-    open_ = false;
-    stopped_ = true;
-    if (local_ && !local_->ok()) status = *local_;
-    error_code error;
-    socket_.close(error);
-  }
+void H2Call::on_end(const Status& status) {
   resolver_.cancel();
   greeting_.cancel();
-  keepalive_.cancel();
   const std::shared_ptr<H2CallHandler> handler = std::move(handler_);
   handler->on_ended(status);
+}
+
+/// The session, with what opens the connection and the call waiting to be written.
+Status H2Call::begin() {
+  std::vector<nghttp2_settings_entry> settings = {kSessionMark, {NGHTTP2_SETTINGS_ENABLE_PUSH, 0}};
+  TANDEM_TRY(make_session(/*answers=*/false, std::move(settings)));
+  const nghttp2_nv fields[] = {field(":method", "POST"),
+                               field(":scheme", "http"),
+                               field(":path", path_),
+                               field(":authority", where_),
+                               field("te", "trailers"),
+                               field("content-type", "application/grpc"),
+                               field("user-agent", "tandem"),
+                               field("authorization", options_.authorization)};
+  const std::size_t count = std::size(fields) - (options_.authorization.empty() ? 1 : 0);
+  const nghttp2_data_provider provider = body();
+  stream_ = nghttp2_submit_request(session_.get(), nullptr, fields, count, &provider, nullptr);
+  if (stream_ > 0) return {};
+  return internal_error("HTTP/2: " + std::string(nghttp2_strerror(stream_)));
+}
+
+void H2Call::on_header(std::int32_t /*stream*/, std::string_view name, std::string_view value) {
+  if (name == ":status") http_status_ = parse_number(value);
+  if (name == "grpc-status") grpc_status_ = parse_number(value).value_or(-1);
+  if (name == "grpc-message") grpc_message_ = decode_message(value);
+}
+
+void H2Call::on_frame(const nghttp2_frame& frame) {
+  const bool last = (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+  if (frame.hd.type == NGHTTP2_HEADERS) {
+    const bool refused = http_status_ && *http_status_ != 200;
+    if (last || refused) remote_ = status_of_headers();
+  } else if (frame.hd.type == NGHTTP2_DATA && last) {
+    remote_ = Status(Code::kUnknown, "the worker ended the stream without a status");
+  } else if (frame.hd.type == NGHTTP2_GOAWAY) {
+    // It may serve to the end what it has begun.
+    const nghttp2_goaway& goaway = frame.goaway;
+    if (goaway.last_stream_id < stream_ || goaway.error_code != NGHTTP2_NO_ERROR) {
+      const std::string_view text(reinterpret_cast<const char*>(goaway.opaque_data),
+                                  std::min<std::size_t>(goaway.opaque_data_len, 200));
+      remote_ = unavailable("the worker ends the connection: " + std::string(text));
+    }
+  }
+}
+
+void H2Call::on_stream_closed(std::int32_t /*stream*/, std::uint32_t error) {
+  if (remote_ || !wrong_.empty()) return;
+  remote_ =
+      Status(code_of_reset(error),
+             "the worker reset the stream (" + std::string(nghttp2_http2_strerror(error)) + ")");
+}
+
+Status H2Call::status_of_headers() const {
+  if (!grpc_status_ && http_status_ && *http_status_ != 200) {
+    return Status(code_of_http(*http_status_),
+                  "the worker answered with HTTP " + std::to_string(*http_status_));
+  }
+  if (!grpc_status_) return Status(Code::kUnknown, "the worker ended the stream without a status");
+  if (*grpc_status_ == 0) return {};
+  const bool known = *grpc_status_ > 0 && *grpc_status_ <= static_cast<int>(Code::kUnauthenticated);
+  return Status(known ? static_cast<Code>(*grpc_status_) : Code::kUnknown, grpc_message_);
 }
 
 }  // namespace tandem::rpc::internal
