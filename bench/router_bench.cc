@@ -77,13 +77,12 @@ struct Worker {
                std::to_string(step_us),
                std::to_string(kWholeTokens),
                std::to_string(read.fd())}) {
-    std::istringstream(child.first_line()) >> grpc_port >> http_port;
-    if (http_port == 0) throw std::runtime_error("a fake worker did not start");
+    std::istringstream(child.first_line()) >> port;
+    if (port == 0) throw std::runtime_error("a fake worker did not start");
   }
 
   Child child;
-  int grpc_port = 0;
-  std::uint16_t http_port = 0;
+  std::uint16_t port = 0;  ///< HTTP and gRPC
 };
 
 std::string temporary_file() {
@@ -108,7 +107,7 @@ class Router {
                                       "--port-file=" + port_file,
                                       "--worker-urls"};
     for (const Worker* worker : workers)
-      words.push_back("grpc://127.0.0.1:" + std::to_string(worker->grpc_port));
+      words.push_back("grpc://127.0.0.1:" + std::to_string(worker->port));
     child_.emplace(words);
     for (int i = 0; i < 2000 && port_ == 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -156,7 +155,7 @@ class Router {
 };
 
 /// One request after the other on a session, as the router sends them: what of its added latency is
-/// the worker's gRPC server and the way there.
+/// the worker's end of the session and the way there.
 class SessionLatency final : public rpc::SessionClientHandler {
  public:
   void on_hello(rpc::WorkerInfo&& /*info*/) override { answered_.set_value(); }
@@ -176,11 +175,11 @@ class SessionLatency final : public rpc::SessionClientHandler {
   void on_closed(const Status& /*status*/) override {}
 
   /// The median round trip, 0 when there is none; the handler is `self`.
-  static double p50_us(const std::shared_ptr<SessionLatency>& self, int grpc_port) {
+  static double p50_us(const std::shared_ptr<SessionLatency>& self, std::uint16_t port) {
     async::IoPool io(1, "session");
     rpc::SessionClient::Options options;
     options.io = &io;
-    options.client.address = "127.0.0.1:" + std::to_string(grpc_port);
+    options.client.address = "127.0.0.1:" + std::to_string(port);
     options.router_incarnation = 1;
     std::future<void> answer = self->next();
     const auto client = rpc::SessionClient::open(options, self);
@@ -385,7 +384,7 @@ class Bench {
     Latencies found;
     for (int i = 0; i < std::max(options_.reps, 3); ++i) {
       run(routed.port, found.router.through);
-      run(worker.http_port, found.router.direct);
+      run(worker.port, found.router.direct);
       // A new one each time: where two processes once are the scheduler leaves them for seconds.
       const BareRelay bare(self_, sizes);
       run(bare.relay_port(), found.relay.through);
@@ -425,7 +424,7 @@ class Bench {
     if (as_placed) {
       const Latencies found = latencies(load, direct, sizes);
       const double session =
-          SessionLatency::p50_us(std::make_shared<SessionLatency>(), direct.grpc_port);
+          SessionLatency::p50_us(std::make_shared<SessionLatency>(), direct.port);
       print("session_p50",
             "round_robin",
             1,

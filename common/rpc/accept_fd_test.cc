@@ -1,7 +1,7 @@
 // Is handing accepted connections to gRPC sound? These tests do what one port for HTTP/1.1 and gRPC
 // does: accept outside, peek at the preface, hand the descriptor over; many at once, with
 // concurrent streams, through shutdown, and with peers that vanish.
-#include "common/rpc/testing/support.h"
+#include "common/rpc/testing/front.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -18,66 +18,14 @@ namespace {
 
 using testing::FakeRouter;
 using testing::FakeWorker;
+using testing::Front;
+using testing::kPreface;
 using testing::make_event;
 using testing::make_submission;
 using testing::open_session;
 using testing::RouterNotes;
+using testing::ServedBy;
 using testing::WorkerNotes;
-
-constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// A listener that is not gRPC's: it peeks and hands over.
-class Front {
- public:
-  explicit Front(Server* server) : server_(server) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listener_, 256), 0);
-    socklen_t length = sizeof(address);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { run(); });
-  }
-
-  ~Front() {
-    stop_ = true;
-    thread_.join();
-    close(listener_);
-  }
-
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
-  [[nodiscard]] int handed_over() const { return handed_over_; }
-
- private:
-  void run() {
-    while (!stop_) {
-      pollfd waiting{.fd = listener_, .events = POLLIN, .revents = 0};
-      if (poll(&waiting, 1, 5) <= 0) continue;
-      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) continue;
-      char head[sizeof(kPreface) - 1] = {};
-      const ssize_t seen = recv(fd, head, sizeof(head), MSG_PEEK | MSG_WAITALL);
-      if (seen == static_cast<ssize_t>(sizeof(head)) &&
-          std::string(head, sizeof(head)) == kPreface) {
-        ++handed_over_;
-        (void)server_->accept_fd(fd);
-      } else {
-        close(fd);
-      }
-    }
-  }
-
-  Server* server_;
-  int listener_ = -1;
-  int port_ = 0;
-  std::atomic<bool> stop_{false};
-  std::atomic<int> handed_over_{0};
-  std::thread thread_;
-};
 
 int open_descriptors() {
   int count = 0;
@@ -88,8 +36,10 @@ int open_descriptors() {
   return count;
 }
 
-std::unique_ptr<Server> portless_server(const std::shared_ptr<FakeWorker>& worker) {
-  auto server = Server::start({}, {make_session_service(worker)});
+std::unique_ptr<Server> portless_server(const std::shared_ptr<FakeWorker>& worker, ServedBy by) {
+  ServerOptions options;
+  if (by == ServedBy::kPool) options.io = &testing::io_pool();
+  auto server = Server::start(options, {make_session_service(worker)});
   EXPECT_TRUE(server.ok()) << server.status().message();
   EXPECT_EQ((*server)->port(), 0);
   return std::move(server).value();
@@ -104,12 +54,20 @@ std::shared_ptr<FakeWorker> echo_worker(int tokens) {
   return worker;
 }
 
-TEST(AcceptFd, ManyConnectionsAtOnce) {
+/// By gRPC, and by the pool where it can.
+class AcceptFd : public ::testing::TestWithParam<ServedBy> {};
+
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         AcceptFd,
+                         ::testing::Values(ServedBy::kGrpc, ServedBy::kPool),
+                         testing::name_of);
+
+TEST_P(AcceptFd, ManyConnectionsAtOnce) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 12;
   constexpr int kTokens = 20;
   auto worker = echo_worker(kTokens);
-  auto server = portless_server(worker);
+  auto server = portless_server(worker, GetParam());
   Front front(server.get());
   std::atomic<int> good{0};
   std::vector<std::thread> threads;
@@ -134,10 +92,10 @@ TEST(AcceptFd, ManyConnectionsAtOnce) {
   EXPECT_EQ(front.handed_over(), kThreads * kRounds);
 }
 
-TEST(AcceptFd, ShutdownWithLiveConnections) {
+TEST_P(AcceptFd, ShutdownWithLiveConnections) {
   for (int round = 0; round < 5; ++round) {
     auto worker = echo_worker(1);
-    auto server = portless_server(worker);
+    auto server = portless_server(worker, GetParam());
     Front front(server.get());
     std::vector<std::shared_ptr<FakeRouter>> routers;
     std::vector<std::unique_ptr<SessionClient>> clients;
@@ -162,9 +120,9 @@ TEST(AcceptFd, ShutdownWithLiveConnections) {
   }
 }
 
-TEST(AcceptFd, PeersThatVanishOrTalkNonsense) {
+TEST_P(AcceptFd, PeersThatVanishOrTalkNonsense) {
   auto worker = echo_worker(1);
-  auto server = portless_server(worker);
+  auto server = portless_server(worker, GetParam());
   static constexpr const char* kFirstBytes[] = {
       "", kPreface, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\ngarbage garbage garbage"};
   for (int round = 0; round < 30; ++round) {
@@ -183,9 +141,9 @@ TEST(AcceptFd, PeersThatVanishOrTalkNonsense) {
   EXPECT_TRUE(router->notes.wait([](const RouterNotes& n) { return n.events.size() == 1; }));
 }
 
-TEST(AcceptFd, BytesThatWereReadAlready) {
+TEST_P(AcceptFd, BytesThatWereReadAlready) {
   auto worker = echo_worker(3);
-  auto server = portless_server(worker);
+  auto server = portless_server(worker, GetParam());
   // A proxy in miniature: it reads what the client says first, and hands that over as text.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -206,9 +164,9 @@ TEST(AcceptFd, BytesThatWereReadAlready) {
   close(listener);
 }
 
-TEST(AcceptFd, DescriptorsAreNeverLost) {
+TEST_P(AcceptFd, DescriptorsAreNeverLost) {
   auto worker = echo_worker(1);
-  auto server = portless_server(worker);
+  auto server = portless_server(worker, GetParam());
   EXPECT_EQ(server->accept_fd(-1).code(), Code::kInvalidArgument);
   int unconnected = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(server->accept_fd(unconnected).code(), Code::kUnavailable);

@@ -184,6 +184,7 @@ void H2Stream::on_read(std::size_t bytes) {
   if (stopped_) return;
   if (!status.ok()) return on_wrong_message(status);
   if (remote) return end(*remote);
+  after_messages();
   read();
 }
 

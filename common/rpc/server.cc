@@ -1,5 +1,6 @@
 #include "common/rpc/server.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/internal/callback_queue.h"
 #include "common/rpc/internal/channel.h"
 
@@ -16,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -87,6 +89,7 @@ Status prepare_socket(int fd) {
 
 struct Server::Impl {
   std::vector<std::shared_ptr<Service>> services;
+  async::IoPool* io = nullptr;
   std::unique_ptr<Acceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
@@ -94,6 +97,12 @@ struct Server::Impl {
   // after that.
   std::mutex accept_mutex;
   bool stopped = false;
+
+  /// Whether one of the services has taken the connection.
+  bool take(int fd) const {
+    return io != nullptr &&
+           std::ranges::any_of(services, [&](const auto& s) { return s->take(fd, *io); });
+  }
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -108,6 +117,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options,
   internal::keep_callback_threads();
   auto impl = std::make_unique<Impl>();
   impl->services = std::move(services);
+  impl->io = options.io;
   grpc::ServerBuilder builder;
   add_limits(options, builder);
   const auto credentials = grpc::InsecureServerCredentials();
@@ -140,6 +150,7 @@ Status Server::accept_fd(int fd, std::string_view consumed) {
   if (status.ok()) {
     const std::lock_guard lock(impl_->accept_mutex);
     if (!impl_->stopped) {
+      if (consumed.empty() && impl_->take(fd)) return {};
       Acceptor::NewConnectionParameters parameters;
       parameters.fd = fd;
       if (!consumed.empty()) {
@@ -173,8 +184,11 @@ void Server::shutdown(Duration grace) {
   for (const auto& service : impl_->services) {
     service->close_all(unavailable("the server is shutting down"));
   }
+  const Time deadline = steady_clock().now() + grace;
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace.ns));
   impl_->server->Wait();
+  for (const auto& service : impl_->services)
+    service->end_taken(std::max(Duration{}, deadline - steady_clock().now()));
 }
 
 void set_log_sink(void (*sink)(char, const char*)) {

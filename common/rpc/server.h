@@ -16,6 +16,10 @@ namespace grpc {
 class Service;
 }  // namespace grpc
 
+namespace tandem::async {
+class IoPool;
+}  // namespace tandem::async
+
 namespace tandem::rpc {
 
 /// A gRPC service that a Server can hold. Made by make_session_service and its like.
@@ -27,6 +31,13 @@ class Service {
   virtual grpc::Service* grpc_service() = 0;
   /// Ends all open streams with `status`; no new ones are taken. Any thread.
   virtual void close_all(const Status& status) = 0;
+
+  /// Takes over a connected socket, of which nothing was read, from a peer that speaks with this
+  /// service alone in a way of its own, and serves it on `io`. False: gRPC is to serve it.
+  virtual bool take(int /*fd*/, async::IoPool& /*io*/) { return false; }
+
+  /// Waits `grace` for what was taken to end, then cancels it; no callback runs after that.
+  virtual void end_taken(Duration /*grace*/) {}
 };
 
 struct ServerOptions {
@@ -38,6 +49,9 @@ struct ServerOptions {
   /// Pings that find no answer within three of these end a connection.
   Duration keepalive = seconds(1);
   bool reflection = true;
+  /// Serves sessions that come through accept_fd from routers of ours, without gRPC's server
+  /// (session.h). Borrowed; runs until shutdown has returned. Without it gRPC serves all.
+  async::IoPool* io = nullptr;
 };
 
 /// Threads: every method from any thread; start and shutdown once each.

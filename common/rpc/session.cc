@@ -1,12 +1,14 @@
 #include "common/rpc/session.h"
 
 #include "common/base/clock.h"
+#include "common/rpc/internal/h2_answer.h"
 #include "common/rpc/internal/stream.h"
 #include "common/rpc/wire.h"
 
 #include "proto/tandem/v1/session.grpc.pb.h"
 
 #include <condition_variable>
+#include <limits>
 #include <thread>
 
 namespace tandem::rpc {
@@ -172,12 +174,44 @@ class SessionPeer final : public StreamPeer<v1::SessionUp, v1::SessionDown>,
   std::atomic<std::int64_t> sent_at_{0};
 };
 
+/// The way in to a worker, whichever server took the connection.
+class Entrance {
+ public:
+  Entrance(std::shared_ptr<SessionHandler> handler, SessionServiceOptions options)
+      : handler_(std::move(handler)),
+        options_(std::move(options)),
+        peers_(std::make_shared<Peers>(options_.sessions_max)) {}
+
+  [[nodiscard]] const SessionServiceOptions& options() const { return options_; }
+
+  [[nodiscard]] const std::shared_ptr<Peers>& peers() const { return peers_; }
+
+  /// Whom to talk to.
+  std::shared_ptr<SessionPeer> make_peer() {
+    return std::make_shared<SessionPeer>(
+        next_number_.fetch_add(1), options_.queued_bytes_max, handler_, peers_);
+  }
+
+  /// Whether the peer may enter.
+  Status admit(const std::shared_ptr<SessionPeer>& peer, std::string_view authorization) {
+    const bool allowed = !options_.authorize || options_.authorize(authorization);
+    return allowed ? peers_->add(peer) : internal::refuse_key();
+  }
+
+ private:
+  const std::shared_ptr<SessionHandler> handler_;
+  const SessionServiceOptions options_;
+  const std::shared_ptr<Peers> peers_;
+  std::atomic<std::uint64_t> next_number_{1};
+};
+
+constexpr const char* kPath = "/tandem.v1.Session/Open";
+
 class SessionService final : public Service, private v1::Session::CallbackService {
  public:
   SessionService(std::shared_ptr<SessionHandler> handler, SessionServiceOptions options)
-      : handler_(std::move(handler)),
-        options_(std::move(options)),
-        peers_(std::make_shared<Peers>(options_.sessions_max)),
+      : entrance_(std::make_shared<Entrance>(std::move(handler), std::move(options))),
+        taken_(std::make_shared<internal::AnswerSet>(entrance_->options().sessions_max)),
         ticker_([this] { run_ticks(); }) {}
 
   ~SessionService() override {
@@ -191,17 +225,39 @@ class SessionService final : public Service, private v1::Session::CallbackServic
 
   grpc::Service* grpc_service() override { return this; }
 
-  void close_all(const Status& status) override { peers_->close_all(status); }
+  void close_all(const Status& status) override { entrance_->peers()->close_all(status); }
+
+  bool take(int fd, async::IoPool& io) override {
+    using Answer = internal::H2Bidi<v1::SessionUp, v1::SessionDown>;
+    if (!internal::begins_with_session_mark(fd)) return false;
+    const SessionServiceOptions& options = entrance_->options();
+    const auto answer = std::make_shared<Answer>(
+        Answer::Limits{.message_bytes_max = options.message_bytes_max,
+                       // Its outbox has the bound.
+                       .queued_bytes_max = std::numeric_limits<std::size_t>::max() / 2,
+                       .keepalive = options.keepalive},
+        kPath,
+        io,
+        [entrance =
+             entrance_](std::string_view authorization) -> Result<std::shared_ptr<Answer::Peer>> {
+          const std::shared_ptr<SessionPeer> peer = entrance->make_peer();
+          TANDEM_TRY(entrance->admit(peer, authorization));
+          return std::shared_ptr<Answer::Peer>(peer);
+        },
+        taken_);
+    if (!taken_->add(answer)) return false;
+    answer->start(fd);
+    return true;
+  }
+
+  void end_taken(Duration grace) override { taken_->end_all(grace); }
 
  private:
   grpc::ServerBidiReactor<v1::SessionUp, v1::SessionDown>* Open(
       grpc::CallbackServerContext* context) override {
-    auto peer = std::make_shared<SessionPeer>(
-        next_number_.fetch_add(1), options_.queued_bytes_max, handler_, peers_);
+    const std::shared_ptr<SessionPeer> peer = entrance_->make_peer();
     auto* reactor = new internal::ServerBidi<v1::SessionUp, v1::SessionDown>(context, peer);
-    const bool allowed =
-        !options_.authorize || options_.authorize(internal::authorization_of(*context));
-    const Status admitted = allowed ? peers_->add(peer) : internal::refuse_key();
+    const Status admitted = entrance_->admit(peer, internal::authorization_of(*context));
     if (admitted.ok()) {
       reactor->start();
     } else {
@@ -212,21 +268,20 @@ class SessionService final : public Service, private v1::Session::CallbackServic
 
   void run_ticks() {
     // Twice per interval, so that no silence lasts one and a half of them.
-    const auto period = std::chrono::nanoseconds(options_.tick_interval.ns / 2 + 1);
+    const Duration interval = entrance_->options().tick_interval;
+    const auto period = std::chrono::nanoseconds(interval.ns / 2 + 1);
     std::unique_lock lock(stop_mutex_);
     while (!stopping_.wait_for(lock, period, [this] { return stop_; })) {
       lock.unlock();
       const Time now = steady_clock().now();
-      for (const auto& peer : peers_->all())
-        peer->tick_if_idle(now, options_.tick_interval);
+      for (const auto& peer : entrance_->peers()->all())
+        peer->tick_if_idle(now, interval);
       lock.lock();
     }
   }
 
-  const std::shared_ptr<SessionHandler> handler_;
-  const SessionServiceOptions options_;
-  const std::shared_ptr<Peers> peers_;
-  std::atomic<std::uint64_t> next_number_{1};
+  const std::shared_ptr<Entrance> entrance_;
+  const std::shared_ptr<internal::AnswerSet> taken_;
   // Only wakes the ticker for its end.
   std::mutex stop_mutex_;
   std::condition_variable stopping_;

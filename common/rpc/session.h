@@ -38,10 +38,10 @@ class WorkerSession {
 
 using WorkerSessionPtr = std::shared_ptr<WorkerSession>;
 
-/// The worker. Callbacks come on gRPC threads, one at a time per session, and must not block: post
-/// and return. Callbacks of different sessions run at the same time.
-/// A session holds its handler: a handler that keeps sessions drops each in on_closed, or neither
-/// is ever freed.
+/// The worker. Callbacks come on gRPC's threads, or the pool's where it serves the session
+/// (ServerOptions::io), one at a time per session, and must not block: post and return. Callbacks
+/// of different sessions run at the same time. A session holds its handler: a handler that keeps
+/// sessions drops each in on_closed, or neither is ever freed.
 class SessionHandler {
  public:
   virtual ~SessionHandler() = default;
@@ -69,8 +69,11 @@ struct SessionServiceOptions {
   /// Bytes that may wait for a slow router.
   std::size_t queued_bytes_max = 32U << 20U;
   std::uint32_t sessions_max = 256;
+  /// Of sessions that gRPC does not serve (ServerOptions::io); as in ServerOptions.
+  std::size_t message_bytes_max = 64U << 20U;
+  Duration keepalive = seconds(1);
   /// Whether a peer with this `authorization` metadata ("Bearer KEY") may enter; empty: everybody.
-  /// gRPC threads, must not block.
+  /// gRPC's threads or the pool's, must not block.
   std::function<bool(std::string_view)> authorize = {};
 };
 

@@ -1,7 +1,7 @@
 #include "common/rpc/session.h"
 
 #include "common/rpc/internal/channel.h"
-#include "common/rpc/testing/support.h"
+#include "common/rpc/testing/front.h"
 
 #include "proto/tandem/v1/session.grpc.pb.h"
 
@@ -17,7 +17,6 @@
 namespace tandem::rpc {
 namespace {
 
-using testing::address_of;
 using testing::FakeRouter;
 using testing::FakeWorker;
 using testing::io_pool;
@@ -25,14 +24,17 @@ using testing::make_event;
 using testing::make_submission;
 using testing::open_session;
 using testing::RouterNotes;
-using testing::start_server;
+using testing::Served;
+using testing::ServedBy;
 using testing::WorkerNotes;
 
-class SessionTest : public ::testing::Test {
+class SessionTest : public ::testing::TestWithParam<ServedBy> {
  public:
   std::shared_ptr<FakeWorker> worker = std::make_shared<FakeWorker>();
   std::shared_ptr<FakeRouter> router = std::make_shared<FakeRouter>();
-  std::unique_ptr<Server> server = start_server({make_session_service(worker)});
+  Served served{GetParam(), {make_session_service(worker)}};
+
+  [[nodiscard]] bool by_pool() const { return GetParam() == ServedBy::kPool; }
 
   WorkerSessionPtr session() {
     EXPECT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return !n.sessions.empty(); }));
@@ -40,8 +42,13 @@ class SessionTest : public ::testing::Test {
   }
 };
 
-TEST_F(SessionTest, RequestAndItsTokens) {
-  auto client = open_session("grpc://" + address_of(*server), router);
+INSTANTIATE_TEST_SUITE_P(Ways,
+                         SessionTest,
+                         ::testing::Values(ServedBy::kGrpc, ServedBy::kPool),
+                         testing::name_of);
+
+TEST_P(SessionTest, RequestAndItsTokens) {
+  auto client = open_session("grpc://" + served.address, router);
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.hellos.empty(); }));
   EXPECT_EQ(router->notes.get().hellos[0].incarnation, 77U);
   EXPECT_EQ(router->notes.get().hellos[0].model.vocab_size, 512);
@@ -49,6 +56,7 @@ TEST_F(SessionTest, RequestAndItsTokens) {
   ASSERT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return n.submissions.size() == 1; }));
   EXPECT_EQ(worker->notes.get().submissions[0].request.id.value, 42U);
   const WorkerSessionPtr peer = session();
+  EXPECT_EQ(worker->notes.get().threads[0].starts_with("sessions"), by_pool());
   EXPECT_EQ(peer->router_incarnation(), 5U);
   for (int i = 0; i < 10; ++i)
     peer->send_step({make_event(42, i)}, {});
@@ -66,11 +74,10 @@ TEST_F(SessionTest, RequestAndItsTokens) {
   EXPECT_EQ(client->submit(make_submission(1)).code(), Code::kUnavailable);
 }
 
-TEST(Session, AKeyIsAskedForWhereOneIsSet) {
-  auto worker = std::make_shared<FakeWorker>();
+TEST_P(SessionTest, AKeyIsAskedForWhereOneIsSet) {
   SessionServiceOptions options;
   options.authorize = [](std::string_view value) { return value == "Bearer key"; };
-  auto server = start_server({make_session_service(worker, options)});
+  const Served strict(GetParam(), {make_session_service(worker, options)});
 
   struct Row {
     const char* name;
@@ -82,25 +89,25 @@ TEST(Session, AKeyIsAskedForWhereOneIsSet) {
                          Row{"wrong", "Bearer no", false},
                          Row{"right", "Bearer key", true}}) {
     SCOPED_TRACE(row.name);
-    auto router = std::make_shared<FakeRouter>();
+    auto caller = std::make_shared<FakeRouter>();
     SessionClient::Options client_options;
     client_options.io = &io_pool();
-    client_options.client.address = address_of(*server);
+    client_options.client.address = strict.address;
     client_options.client.authorization = row.authorization;
     client_options.router_incarnation = 5;
-    auto client = SessionClient::open(client_options, router);
+    auto client = SessionClient::open(client_options, caller);
     ASSERT_TRUE(client.ok());
     if (row.enters) {
-      ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.hellos.empty(); }));
+      ASSERT_TRUE(caller->notes.wait([](const RouterNotes& n) { return !n.hellos.empty(); }));
       continue;
     }
-    ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
-    EXPECT_EQ(router->notes.get().closed[0].code(), Code::kUnauthenticated);
+    ASSERT_TRUE(caller->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
+    EXPECT_EQ(caller->notes.get().closed[0].code(), Code::kUnauthenticated);
   }
 }
 
-TEST_F(SessionTest, AbortFlushRejectPing) {
-  auto client = open_session(address_of(*server), router);
+TEST_P(SessionTest, AbortFlushRejectPing) {
+  auto client = open_session(served.address, router);
   ASSERT_TRUE(client->abort(core::RequestId{6}).ok());
   ASSERT_TRUE(client->abort_all().ok());
   ASSERT_TRUE(client->flush_cache().ok());
@@ -119,19 +126,19 @@ TEST_F(SessionTest, AbortFlushRejectPing) {
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.ticks.empty(); }));
 }
 
-TEST_F(SessionTest, IdleSessionsTickWithTheSchedulersCounter) {
-  auto client = open_session(address_of(*server), router);
+TEST_P(SessionTest, IdleSessionsTickWithTheSchedulersCounter) {
+  auto client = open_session(served.address, router);
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return n.ticks.size() >= 3; }));
   const RouterNotes notes = router->notes.get();
   EXPECT_LT(notes.ticks[0].progress, notes.ticks[2].progress);
   EXPECT_EQ(notes.ticks[0].total_pages, 64);
 }
 
-TEST_F(SessionTest, StepsMergeBehindASlowRouter) {
+TEST_P(SessionTest, StepsMergeBehindASlowRouter) {
   std::promise<void> gate;
   std::shared_future<void> opened = gate.get_future().share();
   router->on_step_hook = [opened] { opened.wait(); };
-  auto client = open_session(address_of(*server), router, 4);
+  auto client = open_session(served.address, router, 4);
   const WorkerSessionPtr peer = session();
   constexpr int kSteps = 2000;
   for (int i = 0; i < kSteps; ++i)
@@ -148,14 +155,12 @@ TEST_F(SessionTest, StepsMergeBehindASlowRouter) {
   }
 }
 
-TEST(Session, ASlowRouterIsCutOffAtTheBound) {
-  auto worker = std::make_shared<FakeWorker>();
-  auto router = std::make_shared<FakeRouter>();
-  auto server = start_server({make_session_service(worker, {.queued_bytes_max = 20'000})});
+TEST_P(SessionTest, ASlowRouterIsCutOffAtTheBound) {
+  const Served bounded(GetParam(), {make_session_service(worker, {.queued_bytes_max = 20'000})});
   std::promise<void> gate;
   std::shared_future<void> opened = gate.get_future().share();
   router->on_step_hook = [opened] { opened.wait(); };
-  auto client = open_session(address_of(*server), router, 2);
+  auto client = open_session(bounded.address, router, 2);
   ASSERT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return !n.sessions.empty(); }));
   const WorkerSessionPtr peer = worker->notes.get().sessions[0].lock();
   int sent = 0;
@@ -169,8 +174,8 @@ TEST(Session, ASlowRouterIsCutOffAtTheBound) {
   EXPECT_FALSE(router->notes.get().closed[0].ok());
 }
 
-TEST_F(SessionTest, DroppedClientIsNoticed) {
-  auto client = open_session(address_of(*server), router);
+TEST_P(SessionTest, DroppedClientIsNoticed) {
+  auto client = open_session(served.address, router);
   (void)session();
   client.reset();
   ASSERT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return !n.closed.empty(); }));
@@ -178,15 +183,15 @@ TEST_F(SessionTest, DroppedClientIsNoticed) {
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
 }
 
-TEST_F(SessionTest, ShutdownEndsSessionsInOrder) {
+TEST_P(SessionTest, ShutdownEndsSessionsInOrder) {
   std::vector<std::shared_ptr<FakeRouter>> routers;
   std::vector<std::unique_ptr<SessionClient>> clients;
   for (int i = 0; i < 8; ++i) {
     routers.push_back(std::make_shared<FakeRouter>());
-    clients.push_back(open_session(address_of(*server), routers.back()));
+    clients.push_back(open_session(served.address, routers.back()));
   }
   ASSERT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return n.sessions.size() == 8; }));
-  server->shutdown(seconds(5));
+  served.server->shutdown(seconds(5));
   // When shutdown has returned, no callback is still to come.
   EXPECT_EQ(worker->notes.get().closed.size(), 8U);
   for (auto& r : routers) {
@@ -195,8 +200,8 @@ TEST_F(SessionTest, ShutdownEndsSessionsInOrder) {
   }
 }
 
-TEST_F(SessionTest, SendersRaceShutdown) {
-  auto client = open_session(address_of(*server), router);
+TEST_P(SessionTest, SendersRaceShutdown) {
+  auto client = open_session(served.address, router);
   const WorkerSessionPtr peer = session();
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -210,7 +215,7 @@ TEST_F(SessionTest, SendersRaceShutdown) {
     });
   }
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return n.steps > 10; }));
-  server->shutdown(seconds(1));
+  served.server->shutdown(seconds(1));
   stop = true;
   for (std::thread& thread : threads)
     thread.join();
@@ -218,12 +223,12 @@ TEST_F(SessionTest, SendersRaceShutdown) {
   EXPECT_EQ(worker->notes.get().closed.size(), 1U);
 }
 
-TEST_F(SessionTest, TooManySessions) {
-  auto small = start_server({make_session_service(worker, {.sessions_max = 1})});
-  auto first = open_session(address_of(*small), router);
+TEST_P(SessionTest, TooManySessions) {
+  const Served small(GetParam(), {make_session_service(worker, {.sessions_max = 1})});
+  auto first = open_session(small.address, router);
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.hellos.empty(); }));
   auto second_router = std::make_shared<FakeRouter>();
-  auto second = open_session(address_of(*small), second_router);
+  auto second = open_session(small.address, second_router);
   ASSERT_TRUE(second_router->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
   EXPECT_EQ(second_router->notes.get().closed[0].code(), Code::kResourceExhausted);
 }
@@ -247,14 +252,14 @@ v1::SessionUp not_a_hello() {
   return message;
 }
 
-TEST_F(SessionTest, BadGreetings) {
+TEST_P(SessionTest, BadGreetings) {
   const GreetingRow rows[] = {
       {"version 2", hello(2, 1), Code::kFailedPrecondition},
       {"no incarnation", hello(1, 0), Code::kInvalidArgument},
       {"flush first", not_a_hello(), Code::kFailedPrecondition},
       {"empty message", v1::SessionUp(), Code::kFailedPrecondition},
   };
-  auto channel = internal::make_channel({.address = address_of(*server)});
+  auto channel = internal::make_channel({.address = served.address});
   const auto stub = v1::Session::NewStub(*channel);
   for (const GreetingRow& row : rows) {
     SCOPED_TRACE(row.name);

@@ -154,6 +154,7 @@ Status FrontDoor::open(FrontDoorSetup setup) {
   api_->add_routes(*router);
   if (setup.add_routes) setup.add_routes(*router);
   rpc::ServerOptions grpc;
+  grpc.io = io_.get();
   if (options_.grpc_port) grpc.listen_address = options_.host + ":" + std::to_string(ports_.grpc);
   setup.services.push_back(
       rpc::make_generation_service(make_generation_endpoint({.api = api_.get(),

@@ -81,6 +81,10 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   /// A message, valid during the call; the next one is read when this returns. An error is for
   /// on_wrong_message().
   virtual Status on_message(std::string_view bytes) = 0;
+
+  /// They are taken, and reading goes on.
+  virtual void after_messages() {}
+
   /// Nothing more is read.
   virtual void on_wrong_message(const Status& why) = 0;
 

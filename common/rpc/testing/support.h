@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -54,6 +56,7 @@ class Notes {
 struct WorkerNotes {
   /// Weak: a session holds its handler.
   std::vector<std::weak_ptr<WorkerSession>> sessions;
+  std::vector<std::string> threads;  ///< that opened them
   std::vector<Submission> submissions;
   std::vector<core::RequestId> aborts;
   int abort_alls = 0;
@@ -82,7 +85,12 @@ class FakeWorker final : public SessionHandler {
   }
 
   void on_open(const WorkerSessionPtr& session) override {
-    notes.change([&](WorkerNotes& n) { n.sessions.push_back(session); });
+    char thread[16] = "";
+    pthread_getname_np(pthread_self(), thread, sizeof thread);
+    notes.change([&](WorkerNotes& n) {
+      n.sessions.push_back(session);
+      n.threads.emplace_back(thread);
+    });
   }
 
   void on_submit(const WorkerSessionPtr& session, Submission&& submission) override {
