@@ -140,15 +140,8 @@ void H2Answer::on_header(std::int32_t stream, std::string_view name, std::string
 }
 
 void H2Answer::on_frame(const nghttp2_frame& frame) {
-  const std::int32_t stream = frame.hd.stream_id;
-  if (stream == 0) return;
-  const bool first = frame.hd.type == NGHTTP2_HEADERS && !called_ && stream == stream_;
-  if (first) called_ = true;
-  if (stream != stream_) {
-    if (frame.hd.type == NGHTTP2_HEADERS)
-      nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream, NGHTTP2_REFUSED_STREAM);
-    return;
-  }
+  if (stream_ == 0 || frame.hd.stream_id != stream_) return;
+  if (frame.hd.type == NGHTTP2_HEADERS) called_ = true;
   const bool carries_end = frame.hd.type == NGHTTP2_HEADERS || frame.hd.type == NGHTTP2_DATA;
   if (carries_end && (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) half_closed_ = true;
 }

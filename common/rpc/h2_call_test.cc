@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/rpc/testing/h2_bytes.h"
 #include "common/rpc/testing/support.h"
 
 #include "proto/tandem/v1/session.pb.h"
@@ -23,110 +24,10 @@
 namespace tandem::rpc::internal {
 namespace {
 
-// HTTP/2's numbers (RFC 9113, 6 and 7).
-constexpr std::size_t kFrameHeader = 9;
-constexpr std::size_t kFrameMax = 16'384;
-constexpr std::uint32_t kStream = 1;
-constexpr std::uint8_t kData = NGHTTP2_DATA;
-constexpr std::uint8_t kHeaders = NGHTTP2_HEADERS;
-constexpr std::uint8_t kResetStream = NGHTTP2_RST_STREAM;
-constexpr std::uint8_t kSettings = NGHTTP2_SETTINGS;
-constexpr std::uint8_t kPushPromise = NGHTTP2_PUSH_PROMISE;
-constexpr std::uint8_t kPing = NGHTTP2_PING;
-constexpr std::uint8_t kGoAway = NGHTTP2_GOAWAY;
-constexpr std::uint8_t kWindowUpdate = NGHTTP2_WINDOW_UPDATE;
-constexpr std::uint8_t kAck = NGHTTP2_FLAG_ACK;
-constexpr std::uint8_t kEndStream = NGHTTP2_FLAG_END_STREAM;
-constexpr std::uint8_t kEndHeaders = NGHTTP2_FLAG_END_HEADERS;
-constexpr std::uint8_t kPadded = NGHTTP2_FLAG_PADDED;
-constexpr std::uint16_t kInitialWindow = NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE;
-constexpr std::uint32_t kRefusedStream = NGHTTP2_REFUSED_STREAM;
-constexpr std::uint32_t kCancel = NGHTTP2_CANCEL;
-
-using HeaderField = std::pair<std::string, std::string>;
-
-/// The big-endian number in bytes[at, at + size); size <= 4.
-std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < size; ++i)
-    value = (value << 8U) | static_cast<std::uint8_t>(bytes[at + i]);
-  return value;
-}
-
-void append_number(std::string& out, std::uint32_t value, unsigned size) {
-  for (unsigned i = size; i-- > 0;)
-    out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-std::string number_text(std::uint32_t value) {
-  std::string out;
-  append_number(out, value, 4);
-  return out;
-}
-
-/// A literal field without indexing (RFC 7541, 6.2.2); both shorter than 127 bytes.
-void append_header(std::string& block, std::string_view name, std::string_view value) {
-  block.push_back('\0');
-  for (const std::string_view text : {name, value}) {
-    block.push_back(static_cast<char>(text.size()));
-    block.append(text);
-  }
-}
-
-std::vector<HeaderField> decode(std::string block) {
-  std::vector<HeaderField> fields;
-  nghttp2_hd_inflater* inflater = nullptr;
-  EXPECT_EQ(nghttp2_hd_inflate_new(&inflater), 0);
-  auto* at = reinterpret_cast<std::uint8_t*>(block.data());
-  std::size_t left = block.size();
-  for (int flags = 0; (flags & NGHTTP2_HD_INFLATE_FINAL) == 0;) {
-    nghttp2_nv field;
-    const ssize_t used = nghttp2_hd_inflate_hd2(inflater, &field, &flags, at, left, 1);
-    if (used < 0) break;
-    at += used;
-    left -= static_cast<std::size_t>(used);
-    if ((flags & NGHTTP2_HD_INFLATE_EMIT) == 0) continue;
-    fields.emplace_back(std::string(reinterpret_cast<char*>(field.name), field.namelen),
-                        std::string(reinterpret_cast<char*>(field.value), field.valuelen));
-  }
-  nghttp2_hd_inflate_del(inflater);
-  return fields;
-}
-
-std::string frame(std::uint8_t type,
-                  std::uint8_t flags,
-                  std::uint32_t stream,
-                  std::string_view payload) {
-  std::string out;
-  append_number(out, static_cast<std::uint32_t>(payload.size()), 3);
-  out.push_back(static_cast<char>(type));
-  out.push_back(static_cast<char>(flags));
-  append_number(out, stream, 4);
-  return out.append(payload);
-}
-
-std::string message(std::string_view text) {
-  std::string out(1, '\0');
-  append_number(out, static_cast<std::uint32_t>(text.size()), 4);
-  return out.append(text);
-}
-
-std::string header_frame(const std::vector<HeaderField>& fields, bool last) {
-  std::string block;
-  for (const auto& [name, value] : fields)
-    append_header(block, name, value);
-  return frame(kHeaders, last ? kEndHeaders | kEndStream : kEndHeaders, kStream, block);
-}
+using namespace testing;  // NOLINT: its bytes are most of this file
 
 const std::string kHello =
     header_frame({{":status", "200"}, {"content-type", "application/grpc"}}, false);
-
-struct Seen {
-  std::uint8_t type = 0;
-  std::uint8_t flags = 0;
-  std::uint32_t stream = 0;
-  std::string payload = {};
-};
 
 /// The listening end, used by the test's thread.
 class Peer {
@@ -157,25 +58,14 @@ class Peer {
     fd_ = ::accept(listener_, nullptr, nullptr);
     const int on = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    EXPECT_EQ(read(24), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    EXPECT_EQ(read_bytes(fd_, 24), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   }
 
   void say(std::string_view bytes) const {
     ASSERT_EQ(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
 
-  /// The next frame of this type; those of other types are passed over. Type 0xFF: none came.
-  Seen next(std::uint8_t type) {
-    for (;;) {
-      const std::string head = read(kFrameHeader);
-      if (head.size() < kFrameHeader) return {.type = 0xFF};
-      Seen seen{.type = static_cast<std::uint8_t>(head[3]),
-                .flags = static_cast<std::uint8_t>(head[4]),
-                .stream = number_at(head, 5, 4),
-                .payload = read(number_at(head, 0, 3))};
-      if (seen.type == type) return seen;
-    }
-  }
+  [[nodiscard]] Seen next(std::uint8_t type) const { return next_frame(fd_, type); }
 
   void hang_up() {
     if (fd_ >= 0) ::close(fd_);
@@ -183,18 +73,6 @@ class Peer {
   }
 
  private:
-  [[nodiscard]] std::string read(std::size_t size) const {
-    std::string bytes(size, '\0');
-    std::size_t have = 0;
-    while (have < size) {
-      const ssize_t got = ::recv(fd_, bytes.data() + have, size - have, 0);
-      if (got <= 0) break;
-      have += static_cast<std::size_t>(got);
-    }
-    bytes.resize(have);
-    return bytes;
-  }
-
   int listener_;
   int fd_ = -1;
   std::uint16_t port_ = 0;

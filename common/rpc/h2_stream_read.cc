@@ -103,6 +103,8 @@ struct H2Stream::Callbacks {
                      const nghttp2_frame* /*frame*/,
                      int error,
                      void* user) {
+    // Refused by the session: a call beyond those that it takes.
+    if (error == NGHTTP2_ERR_REFUSED_STREAM) return 0;
     stream(user).wrong_ = nghttp2_strerror(error);
     return 0;
   }
@@ -176,7 +178,8 @@ void H2Stream::on_read(std::size_t bytes) {
     status = take_bytes(bytes);
     remote = remote_;
   }
-  if (status.ok()) {
+  if (!status.ok()) return cancel(status);
+  {
     const async::Batch batch;
     before_messages();
     status = take_messages();

@@ -69,13 +69,13 @@ class H2Answer : public H2Stream {
   /// Whether all of the answer went out, its status too.
   [[nodiscard]] bool is_finished() const { return all_sent_; }
 
-  /// Calls it where it overrides it.
+  // Who overrides these calls them.
+  void on_all_sent() override;
   void on_end(const Status& status) override;
 
  private:
   void before_messages() override;
   void after_messages() override;
-  void on_all_sent() override;
   Status begin() override;
   void on_header(std::int32_t stream, std::string_view name, std::string_view value) override;
   void on_frame(const nghttp2_frame& frame) override;
@@ -107,8 +107,8 @@ class H2Answer : public H2Stream {
 
 /// A call of In messages that StreamPeer answers with Out.
 ///
-/// Lives until the connection has ended and the peer's outbox has started its last operation,
-/// whichever comes last (outbox.h); then the peer hears ended(), and the set lets go of it.
+/// The set holds it until nothing more can be sent and the peer's outbox has started its last
+/// operation, whichever comes last (outbox.h); then the peer hears ended().
 template <class In, class Out>
 class H2Bidi final : public H2Answer, public StreamOps<Out> {
  public:
@@ -170,8 +170,19 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
     if (writing_.exchange(false)) peer_->outbox().write_done(true);
   }
 
+  void on_all_sent() override {
+    H2Answer::on_all_sent();
+    on_over();
+  }
+
   void on_end(const Status& status) override {
     H2Answer::on_end(status);
+    on_over();
+  }
+
+  /// Nothing of the call goes out any more. The connection may still wait for the caller to close.
+  void on_over() {
+    if (std::exchange(over_, true)) return;
     if (!peer_) return gone();
     peer_->outbox().broken();
     if (writing_.exchange(false)) peer_->outbox().write_done(false);
@@ -195,7 +206,8 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
 
   const Open open_;
   const std::shared_ptr<AnswerSet> set_;
-  std::shared_ptr<Peer> peer_;  // from on_call() on
+  std::shared_ptr<Peer> peer_;  // from on_call() until it has ended
+  bool over_ = false;           // the strand's own
   std::atomic<bool> writing_{false};
   std::atomic<int> left_{2};
   In in_;
