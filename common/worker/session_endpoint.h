@@ -14,8 +14,8 @@
 
 namespace tandem::worker {
 
-/// Create as shared_ptr. rpc callbacks come on gRPC threads and post; the rest is the engine
-/// thread's.
+/// Create as shared_ptr. rpc callbacks come on the pool's or gRPC's threads and post; the rest is
+/// the engine thread's.
 class SessionEndpoint final : public rpc::SessionHandler,
                               public LoopClient,
                               public std::enable_shared_from_this<SessionEndpoint> {
