@@ -21,6 +21,9 @@ constexpr std::size_t kPutOffMax = 16U << 10U;
 constexpr Duration kPutOffFor = milliseconds(1);
 // After so many writes that were put off for nothing the next message does not wait.
 constexpr int kLoneWrites = 32;
+// A message of an answer that follows another one's write as soon as this goes with those behind
+// it.
+constexpr Duration kNextSoon = microseconds(50);
 // Silent for so many intervals of keepalive: dead.
 constexpr int kSilentTicksMax = 3;
 
@@ -197,13 +200,17 @@ void H2Stream::write() {
 
 /// After what this pool thread has to do already and what it finds then, together with what comes
 /// until then: a system call and the peer's awakening cost more than all else about a request. At
-/// once on other threads, when the thread that put a write off is long in coming back to it, and
-/// when nothing came along lately: with one client at a time waiting only adds to its latency.
+/// once on other threads (but see write_by_pool), when the thread that put a write off is long in
+/// coming back to it, and when nothing came along lately: with one client at a time waiting only
+/// adds to its latency.
 void H2Stream::write_soon() {
   const auto pool = strand_.get_inner_executor();
   const bool here = pool.running_in_this_thread();
-  if (!here || !open_ || waiting_) return write();
+  if (!open_ || waiting_) return write();
   const Time now = steady_clock().now();
+  if (!here && now - wrote_at_ < kNextSoon && answers_) return write_by_pool();
+  wrote_at_ = now;
+  if (!here) return write();
   if (put_off_) {
     lone_writes_ = 0;
     if (now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
@@ -224,6 +231,18 @@ void H2Stream::write_soon() {
       self->put_off_ = false;
       self->write();
     });
+  });
+}
+
+/// Where steps come faster than a peer reads one by one. It would be woken for each of them; a pool
+/// thread takes a moment to wake, and what came until then goes together.
+void H2Stream::write_by_pool() {
+  if (std::exchange(pool_writes_, true)) return;
+  boost::asio::post(strand_, [self = shared_from_this()] {
+    const std::lock_guard lock(self->mutex_);
+    self->pool_writes_ = false;
+    self->wrote_at_ = steady_clock().now();
+    self->write();
   });
 }
 

@@ -176,6 +176,7 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   Status take_bytes(std::size_t bytes);
   bool pull();
   void write_soon();
+  void write_by_pool();
   Status refuse_slow_peer(std::size_t bytes);
 
   // The strand's own.
@@ -183,11 +184,13 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   int silent_ticks_ = 0;  // of keepalive_, since something was read
 
   // Guarded by mutex_.
-  bool open_ = false;     // connected, and what opens the connection is on its way
-  bool waiting_ = false;  // for room in the socket
-  bool put_off_ = false;  // a pool thread writes in a moment
-  Time write_by_;         // while put_off_: then whoever sends does not wait for that thread
-  int lone_writes_ = 0;   // in a row: put off, and nothing came along
+  bool open_ = false;         // connected, and what opens the connection is on its way
+  bool waiting_ = false;      // for room in the socket
+  bool put_off_ = false;      // a pool thread writes in a moment
+  bool pool_writes_ = false;  // the same, for write_by_pool()
+  Time wrote_at_;             // when a message was written last
+  Time write_by_;             // while put_off_: then whoever sends does not wait for that thread
+  int lone_writes_ = 0;       // in a row: put off, and nothing came along
   bool answers_ = false;
   bool finish_wanted_ = false;
   bool last_sent_ = false;  // the answering end's last frame is made
