@@ -23,8 +23,8 @@ enum class Role : std::uint8_t {
 /// One connection of the pair stream, numbered by the caller; numbers are never reused.
 using StreamId = Id<struct StreamTag, std::uint64_t>;
 
-/// 3: the data path's pieces over TCP are 512 KiB, which a peer of an earlier version (8 and 256 KiB)
-/// cannot receive.
+/// 3: the data path's pieces over TCP are 512 KiB, which a peer of an earlier version (8 KiB and
+/// 256 KiB) cannot receive.
 inline constexpr std::uint32_t kHandoffVersion = 3;
 
 /// First message each way on a pair stream.

@@ -41,7 +41,19 @@ std::string encode_message(std::string_view text) {
   return out;
 }
 
+/// AF_INET and so on; -1: not a socket.
+int domain_of(int fd) {
+  int domain = -1;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 ? domain : -1;
+}
+
 }  // namespace
+
+bool is_tcp(int fd) {
+  const int domain = domain_of(fd);
+  return domain == AF_INET || domain == AF_INET6;
+}
 
 bool begins_with_session_mark(int fd) {
   std::array<char, kPreface.size() + kFrameHeader + kSettingBytes> head{};
@@ -62,17 +74,17 @@ bool begins_with_session_mark(int fd) {
          value == kSessionMark.value;
 }
 
-bool AnswerSet::add(const std::shared_ptr<H2Stream>& stream) {
+bool AnswerSet::add(const std::shared_ptr<H2Answer>& answer) {
   const std::lock_guard lock(mutex_);
-  if (ended_ || streams_.size() >= count_max_) return false;
-  streams_.insert(stream);
+  if (ended_ || answers_.size() >= count_max_) return false;
+  answers_.insert(answer);
   return true;
 }
 
-void AnswerSet::remove(const std::shared_ptr<H2Stream>& stream) {
+void AnswerSet::remove(const std::shared_ptr<H2Answer>& answer) {
   {
     const std::lock_guard lock(mutex_);
-    streams_.erase(stream);
+    answers_.erase(answer);
   }
   removed_.notify_all();
 }
@@ -80,12 +92,14 @@ void AnswerSet::remove(const std::shared_ptr<H2Stream>& stream) {
 void AnswerSet::end_all(Duration grace) {
   std::unique_lock lock(mutex_);
   ended_ = true;
-  const auto gone = [this] { return streams_.empty(); };
+  for (const std::shared_ptr<H2Answer>& answer : answers_)
+    answer->leave_if_idle();
+  const auto gone = [this] { return answers_.empty(); };
   if (removed_.wait_for(lock, std::chrono::nanoseconds(grace.ns), gone)) return;
-  const std::vector<std::shared_ptr<H2Stream>> left(streams_.begin(), streams_.end());
+  const std::vector<std::shared_ptr<H2Answer>> left(answers_.begin(), answers_.end());
   lock.unlock();
-  for (const std::shared_ptr<H2Stream>& stream : left)
-    stream->cancel(unavailable("the server is shutting down"));
+  for (const std::shared_ptr<H2Answer>& answer : left)
+    answer->cancel(unavailable("the server is shutting down"));
   lock.lock();
   removed_.wait_for(lock, std::chrono::nanoseconds(kEndedWithin.ns), gone);
 }
@@ -95,16 +109,13 @@ H2Answer::H2Answer(const Limits& limits, std::string path, async::IoPool& pool)
 
 void H2Answer::start(int fd) {
   boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this()), fd] {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    const bool known = ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-    const bool is_v6 = address.ss_family == AF_INET6;
-    error_code error = boost::asio::error::address_family_not_supported;
+    error_code error;
     {
       const std::lock_guard lock(self->mutex_);
-      if (known && (is_v6 || address.ss_family == AF_INET))
-        self->socket_.assign(
-            is_v6 ? boost::asio::ip::tcp::v6() : boost::asio::ip::tcp::v4(), fd, error);
+      self->socket_.assign(
+          domain_of(fd) == AF_INET6 ? boost::asio::ip::tcp::v6() : boost::asio::ip::tcp::v4(),
+          fd,
+          error);
     }
     if (error) {
       ::close(fd);
@@ -116,11 +127,17 @@ void H2Answer::start(int fd) {
   });
 }
 
+void H2Answer::leave_if_idle() {
+  boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this())] {
+    if (!self->called_) self->end(unavailable("the server is shutting down"));
+  });
+}
+
 void H2Answer::end_within(Duration time) {
   patience_.expires_after(std::chrono::nanoseconds(time.ns));
   patience_.async_wait(
       [self = std::static_pointer_cast<H2Answer>(shared_from_this())](const error_code& error) {
-        if (!error && (!self->greeted_ || self->all_sent_))
+        if (!error && (!self->greeted_ || self->hurried_))
           self->end(deadline_exceeded("the router is silent"));
       });
 }
@@ -147,7 +164,8 @@ void H2Answer::on_frame(const nghttp2_frame& frame) {
 }
 
 void H2Answer::on_stream_closed(std::int32_t stream, std::uint32_t error) {
-  if (stream != stream_ || error == NGHTTP2_NO_ERROR || remote_) return;
+  // With whatever code the caller ends it: before our end of it, it is the caller who does.
+  if (stream != stream_ || last_sent_ || remote_) return;
   remote_ =
       cancelled("the router reset the stream (" + std::string(nghttp2_http2_strerror(error)) + ")");
 }
@@ -166,7 +184,7 @@ void H2Answer::before_messages() {
 void H2Answer::answer() {
   Status status = check_call();
   if (status.ok()) status = on_call(authorization_);
-  if (!status.ok()) return finish(status);
+  if (!status.ok()) return finish(status, /*for_long=*/true);
   const std::lock_guard lock(mutex_);
   if (closing_) return;
   const nghttp2_nv fields[] = {field(":status", "200"), field("content-type", "application/grpc")};
@@ -180,10 +198,16 @@ void H2Answer::after_messages() {
   if (half_closed_ && !std::exchange(half_close_told_, true)) on_half_close();
 }
 
-void H2Answer::finish(const Status& status) {
+void H2Answer::finish(const Status& status, bool for_long) {
   const std::lock_guard lock(mutex_);
   if (ended_ || final_) return;
   final_ = status;
+  if (!for_long) {
+    boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this())] {
+      self->hurried_ = true;
+      self->end_within(kClosedWithin);
+    });
+  }
   if (begun_) return finish_sending();
   closing_ = true;
   const std::string code = std::to_string(static_cast<int>(status.code()));
@@ -205,7 +229,7 @@ void H2Answer::on_last_data(std::uint32_t* flags) {
 }
 
 void H2Answer::on_all_sent() {
-  all_sent_ = true;
+  all_sent_ = hurried_ = true;
   end_within(kClosedWithin);
 }
 

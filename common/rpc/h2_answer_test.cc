@@ -2,6 +2,7 @@
 // what a router of ours never says. What they do with a good one is session_test.cc's affair.
 #include "common/rpc/internal/h2_answer.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/internal/h2_call.h"
 #include "common/rpc/testing/front.h"
 #include "common/rpc/testing/h2_bytes.h"
@@ -52,8 +53,8 @@ std::string hello(std::uint32_t version = 1, std::uint64_t incarnation = 5) {
 /// A worker, and a socket that is connected to it.
 class Caller {
  public:
-  explicit Caller(SessionServiceOptions options = {})
-      : served_(ServedBy::kPool, {make_session_service(worker, options)}) {
+  explicit Caller(SessionServiceOptions session = {}, const ServerOptions& server = {})
+      : served_(ServedBy::kPool, {make_session_service(worker, session)}, server) {
     fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -88,6 +89,11 @@ class Caller {
       return found;
     }
   }
+
+  /// Whether the server has closed, after whatever it said.
+  [[nodiscard]] bool is_left() const { return next(0xFE).type == 0xFF; }
+
+  void shutdown(Duration grace) { served_.server->shutdown(grace); }
 
   void hang_up() {
     if (fd_ >= 0) ::close(fd_);
@@ -202,15 +208,46 @@ TEST(H2Answer, WhatIsWrongEndsTheCallWithItsReason) {
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
-    SessionServiceOptions options;
+    ServerOptions options;
     options.message_bytes_max = 1000;
-    const Caller caller(options);
+    const Caller caller({}, options);
     caller.say(kBegin + row.bytes);
     EXPECT_EQ(caller.end().first, std::to_string(static_cast<int>(row.want)));
     // A session that had begun has ended; one that had not was never heard of.
     ASSERT_TRUE(caller.worker->notes.wait(
         [](const WorkerNotes& n) { return n.closed.size() == n.sessions.size(); }));
   }
+}
+
+/// A connection without a call is nothing to wait for.
+TEST(H2Answer, ShutdownDoesNotWaitForWhoHasNotCalled) {
+  Caller caller;
+  caller.say(kBegin);
+  EXPECT_NE(caller.next(kSettings).type, 0xFF);
+  const Time began = steady_clock().now();
+  caller.shutdown(seconds(60));
+  EXPECT_LT((steady_clock().now() - began).ns, seconds(30).ns);
+  EXPECT_TRUE(caller.is_left());
+}
+
+/// Steps that follow each other at once go by the pool, in order and without an end left behind,
+/// however the sender pauses.
+TEST(H2Answer, StepsInBurstsComeInOrderAndToTheLast) {
+  auto worker = std::make_shared<FakeWorker>();
+  auto router = std::make_shared<FakeRouter>();
+  const Served served(ServedBy::kPool, {make_session_service(worker)});
+  auto client = open_session(served.address, router);
+  ASSERT_TRUE(worker->notes.wait([](const WorkerNotes& n) { return !n.sessions.empty(); }));
+  const WorkerSessionPtr session = worker->notes.get().sessions[0].lock();
+  std::size_t sent = 0;
+  for (int burst = 1; burst <= 60; ++burst) {
+    for (int i = 0; i < burst % 7; ++i)
+      session->send_step({make_event(1, static_cast<std::int32_t>(sent++))}, {});
+    ASSERT_TRUE(router->notes.wait([&](const RouterNotes& n) { return n.events.size() == sent; }));
+  }
+  const RouterNotes notes = router->notes.get();
+  for (std::size_t i = 0; i < sent; ++i)
+    ASSERT_EQ(notes.events[i].first_index, static_cast<std::int32_t>(i));
 }
 
 TEST(H2Answer, TheReasonComesThroughWhateverIsInIt) {
@@ -248,6 +285,7 @@ TEST(H2Answer, CallersThatVanishOrTalkNonsenseAreLetGo) {
       {"before the first message", kBegin + call_frame(), {}, false},
       {"in a session", begun, {}, false},
       {"in a message", begun, frame(kData, 0, kStream, message("x").substr(0, 3)), false},
+      {"with another word", begun, frame(kResetStream, 0, kStream, number_text(0)), true},
       {"with a word", begun, frame(kResetStream, 0, kStream, number_text(kCancel)), true},
       {"nonsense before the call", kBegin, garbage, true},
       {"nonsense in a session", begun, garbage, true},
@@ -266,6 +304,7 @@ TEST(H2Answer, CallersThatVanishOrTalkNonsenseAreLetGo) {
         [](const WorkerNotes& n) { return n.closed.size() == n.sessions.size(); }));
     for (const Status& status : caller.worker->notes.get().closed)
       EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(!row.stays || caller.is_left());
   }
 }
 

@@ -237,7 +237,17 @@ void H2Stream::write_soon() {
 /// Where steps come faster than a peer reads one by one. It would be woken for each of them; a pool
 /// thread takes a moment to wake, and what came until then goes together.
 void H2Stream::write_by_pool() {
-  if (std::exchange(pool_writes_, true)) return;
+  if (pool_writes_) {
+    // The pool may have other things to do for long.
+    const Time now = steady_clock().now();
+    if (now >= write_by_ || outbox_.size() - outbox_done_ >= kPutOffMax) {
+      wrote_at_ = now;
+      write();
+    }
+    return;
+  }
+  pool_writes_ = true;
+  write_by_ = steady_clock().now() + kPutOffFor;
   boost::asio::post(strand_, [self = shared_from_this()] {
     const std::lock_guard lock(self->mutex_);
     self->pool_writes_ = false;

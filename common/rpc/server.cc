@@ -89,7 +89,7 @@ Status prepare_socket(int fd) {
 
 struct Server::Impl {
   std::vector<std::shared_ptr<Service>> services;
-  async::IoPool* io = nullptr;
+  ServerOptions options;
   std::unique_ptr<Acceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
@@ -100,8 +100,8 @@ struct Server::Impl {
 
   /// Whether one of the services has taken the connection.
   bool take(int fd) const {
-    return io != nullptr &&
-           std::ranges::any_of(services, [&](const auto& s) { return s->take(fd, *io); });
+    return options.io != nullptr &&
+           std::ranges::any_of(services, [&](const auto& s) { return s->take(fd, options); });
   }
 };
 
@@ -117,7 +117,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options,
   internal::keep_callback_threads();
   auto impl = std::make_unique<Impl>();
   impl->services = std::move(services);
-  impl->io = options.io;
+  impl->options = options;
   grpc::ServerBuilder builder;
   add_limits(options, builder);
   const auto credentials = grpc::InsecureServerCredentials();

@@ -22,6 +22,8 @@ class IoPool;
 
 namespace tandem::rpc {
 
+struct ServerOptions;
+
 /// A gRPC service that a Server can hold. Made by make_session_service and its like.
 class Service {
  public:
@@ -33,10 +35,11 @@ class Service {
   virtual void close_all(const Status& status) = 0;
 
   /// Takes over a connected socket, of which nothing was read, from a peer that speaks with this
-  /// service alone in a way of its own, and serves it on `io`. False: gRPC is to serve it.
-  virtual bool take(int /*fd*/, async::IoPool& /*io*/) { return false; }
+  /// service alone in a way of its own, and serves it on options.io. False: gRPC is to serve it.
+  virtual bool take(int /*fd*/, const ServerOptions& /*options*/) { return false; }
 
-  /// Waits `grace` for what was taken to end, then cancels it; no callback runs after that.
+  /// Waits `grace` for what was taken to end, then cancels it; no callback runs after that, if the
+  /// pool still runs.
   virtual void end_taken(Duration /*grace*/) {}
 };
 

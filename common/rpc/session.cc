@@ -227,17 +227,16 @@ class SessionService final : public Service, private v1::Session::CallbackServic
 
   void close_all(const Status& status) override { entrance_->peers()->close_all(status); }
 
-  bool take(int fd, async::IoPool& io) override {
+  bool take(int fd, const ServerOptions& options) override {
     using Answer = internal::H2Bidi<v1::SessionUp, v1::SessionDown>;
-    if (!internal::begins_with_session_mark(fd)) return false;
-    const SessionServiceOptions& options = entrance_->options();
+    if (!internal::is_tcp(fd) || !internal::begins_with_session_mark(fd)) return false;
     const auto answer = std::make_shared<Answer>(
         Answer::Limits{.message_bytes_max = options.message_bytes_max,
                        // Its outbox has the bound.
                        .queued_bytes_max = std::numeric_limits<std::size_t>::max() / 2,
                        .keepalive = options.keepalive},
         kPath,
-        io,
+        *options.io,
         [entrance =
              entrance_](std::string_view authorization) -> Result<std::shared_ptr<Answer::Peer>> {
           const std::shared_ptr<SessionPeer> peer = entrance->make_peer();

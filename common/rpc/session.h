@@ -69,9 +69,6 @@ struct SessionServiceOptions {
   /// Bytes that may wait for a slow router.
   std::size_t queued_bytes_max = 32U << 20U;
   std::uint32_t sessions_max = 256;
-  /// Of sessions that gRPC does not serve (ServerOptions::io); as in ServerOptions.
-  std::size_t message_bytes_max = 64U << 20U;
-  Duration keepalive = seconds(1);
   /// Whether a peer with this `authorization` metadata ("Bearer KEY") may enter; empty: everybody.
   /// gRPC's threads or the pool's, must not block.
   std::function<bool(std::string_view)> authorize = {};

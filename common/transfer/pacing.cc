@@ -10,16 +10,16 @@
 namespace tandem::transfer {
 namespace {
 
-constexpr std::string_view kPaced = "bbr";
+constexpr std::string_view kPacing = "bbr";
 /// Every kernel has it, and everybody may choose it.
-constexpr std::string_view kUnpaced = "reno";
+constexpr std::string_view kInstead = "reno";
 constexpr std::uint32_t kNearUs = 10;
 constexpr std::size_t kNameBytes = 16;  // TCP_CA_NAME_MAX
 
 }  // namespace
 
 bool Pacing::is_needless(std::string_view control, std::uint32_t min_rtt_us) {
-  return control == kPaced && min_rtt_us < kNearUs;
+  return control == kPacing && min_rtt_us < kNearUs;
 }
 
 void Pacing::before_send(int fd, std::size_t bytes) {
@@ -35,7 +35,7 @@ void Pacing::before_send(int fd, std::size_t bytes) {
   size = name.size();
   const bool is_tcp = ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0;
   const std::string_view control(name.data());
-  if (!is_tcp || control != kPaced) {
+  if (!is_tcp || control != kPacing) {
     seen.looks_left = 0;
     return;
   }
@@ -47,7 +47,7 @@ void Pacing::before_send(int fd, std::size_t bytes) {
   if (!is_needless(control, info.tcpi_min_rtt)) return;
   seen.looks_left = 0;
   // Where it may not be changed, the connection stays as it is.
-  (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), socklen_t{kUnpaced.size()});
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kInstead.data(), socklen_t{kInstead.size()});
 }
 
 }  // namespace tandem::transfer

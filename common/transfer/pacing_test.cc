@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -89,6 +89,13 @@ class Loopback {
     return name.data();
   }
 
+  [[nodiscard]] bool is_near() const {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    EXPECT_EQ(::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+    return Pacing::is_needless("bbr", info.tcpi_min_rtt);
+  }
+
   /// As UCX sends: a header and payload, `bytes` in all.
   void send(std::size_t bytes) const {
     std::vector<char> data(bytes, 'x');
@@ -107,10 +114,12 @@ class Loopback {
 
 constexpr std::size_t kLarge = std::size_t{256} << 10U;
 
-/// A busy machine may not answer within 10 us at once; one look in 64 has to.
-void send_until_near(const Loopback& connection) {
-  for (int i = 0; i < Pacing::kLooks && connection.control() == "bbr"; ++i)
+/// False: this machine never answers itself within 10 us (emulated ones, say).
+bool send_until_near(const Loopback& connection) {
+  for (int i = 0; i < Pacing::kLooks && !connection.is_near(); ++i)
     connection.send(kLarge);
+  connection.send(kLarge);
+  return connection.is_near();
 }
 
 TEST(Pacing, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
@@ -121,7 +130,7 @@ TEST(Pacing, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
   const ScopedUcxSends sends;
   connection.send(Pacing::kLeastBytes - 1);
   EXPECT_EQ(connection.control(), "bbr") << "a small send";
-  send_until_near(connection);
+  if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
   EXPECT_EQ(connection.control(), "reno");
 }
 
@@ -130,7 +139,7 @@ TEST(Pacing, ADescriptorsNextConnectionIsLookedAtAnew) {
   for (int i = 0; i < 2; ++i) {
     const Loopback connection;
     if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-    send_until_near(connection);
+    if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
     EXPECT_EQ(connection.control(), "reno");
   }
 }

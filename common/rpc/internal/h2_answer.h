@@ -1,7 +1,8 @@
 // The end of an H2Stream that answers, for callers that begin with kSessionMark; everybody else's
 // connections are gRPC's own server's. gRPC's server hands each message from the thread that reads
 // to one that calls back, and each answer on to one that writes; here the pool's thread that reads
-// a request hands it on, and a step is written by the thread that made it.
+// a request hands it on, and a step is written by the thread that made it, unless steps come so
+// fast that they had better go together.
 #pragma once
 
 #include "common/rpc/internal/h2_stream.h"
@@ -23,8 +24,12 @@
 
 namespace tandem::rpc::internal {
 
+/// Of stream sockets.
+bool is_tcp(int fd);
 /// Whether what can be read of `fd` now begins as kSessionMark says. Reads nothing.
 bool begins_with_session_mark(int fd);
+
+class H2Answer;
 
 /// The answers of one service that are under way: holds them, bounds them, ends them.
 class AnswerSet {
@@ -32,10 +37,11 @@ class AnswerSet {
   explicit AnswerSet(std::size_t count_max) : count_max_(count_max) {}
 
   /// False: too many, or the set was ended.
-  bool add(const std::shared_ptr<H2Stream>& stream);
-  void remove(const std::shared_ptr<H2Stream>& stream);
-  /// No new ones; waits `grace` for the rest, cancels it, and waits until it is gone. Not on a
-  /// thread of their pool.
+  bool add(const std::shared_ptr<H2Answer>& answer);
+  void remove(const std::shared_ptr<H2Answer>& answer);
+  /// No new ones; lets go of connections without a call, waits `grace` for the rest, cancels it,
+  /// and waits until it is gone, for five seconds if the pool has no threads any more. Not on a
+  /// thread of the pool.
   void end_all(Duration grace);
 
  private:
@@ -44,7 +50,7 @@ class AnswerSet {
   std::mutex mutex_;
   std::condition_variable removed_;
   bool ended_ = false;
-  std::unordered_set<std::shared_ptr<H2Stream>> streams_;
+  std::unordered_set<std::shared_ptr<H2Answer>> answers_;
 };
 
 /// One connection and its one call, without the types of its messages.
@@ -53,8 +59,10 @@ class H2Answer : public H2Stream {
   /// `path`: of the only method there is.
   H2Answer(const Limits& limits, std::string path, async::IoPool& pool);
 
-  /// Takes over a connected socket of which nothing was read. Once.
+  /// Takes over a connected TCP socket of which nothing was read. Once.
   void start(int fd);
+  /// Ends a connection on which nobody has called. Any thread.
+  void leave_if_idle();
 
  protected:
   // On the strand.
@@ -63,8 +71,9 @@ class H2Answer : public H2Stream {
   /// The caller has nothing more to say.
   virtual void on_half_close() = 0;
 
-  /// Ends the call with `status`, behind what was sent. Any thread.
-  void finish(const Status& status);
+  /// Ends the call with `status`, behind what was sent; where the caller may never take that, not
+  /// for long. Any thread.
+  void finish(const Status& status, bool for_long);
 
   /// Whether all of the answer went out, its status too.
   [[nodiscard]] bool is_finished() const { return all_sent_; }
@@ -99,6 +108,7 @@ class H2Answer : public H2Stream {
   bool half_closed_ = false;
   bool half_close_told_ = false;
   bool all_sent_ = false;
+  bool hurried_ = false;  // what patience_ waits for is the end of the connection
 
   // Guarded by mutex_.
   bool begun_ = false;           // the answer's headers are on their way
@@ -131,8 +141,8 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
   }
 
   void start_finish(const Status& status, bool broken) override {
-    broken ? this->cancel(status.ok() ? cancelled("the stream is broken") : status)
-           : this->finish(status);
+    // What was being written then, if anything, was cut off by cancel_now().
+    this->finish(status, /*for_long=*/!broken);
     one_of_two_is_over();
   }
 
@@ -145,6 +155,8 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
   Status on_call(std::string_view authorization) override {
     TANDEM_TRY(peer_, open_(authorization));
     peer_->outbox().attach(this);
+    // It may have been closed before.
+    peer_->outbox().credit(0);
     return {};
   }
 
@@ -202,7 +214,7 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
     });
   }
 
-  void gone() { set_->remove(this->shared_from_this()); }
+  void gone() { set_->remove(std::static_pointer_cast<H2Answer>(this->shared_from_this())); }
 
   const Open open_;
   const std::shared_ptr<AnswerSet> set_;

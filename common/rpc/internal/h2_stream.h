@@ -145,6 +145,7 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   std::string wrong_;             // what is wrong with the peer's HTTP/2
 
   bool ended_ = false;
+  bool last_sent_ = false;  // the answering end's last frame is made
 
   struct FreeSession {
     void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
@@ -193,7 +194,6 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   int lone_writes_ = 0;       // in a row: put off, and nothing came along
   bool answers_ = false;
   bool finish_wanted_ = false;
-  bool last_sent_ = false;  // the answering end's last frame is made
   bool room_wanted_ = false;
   std::optional<Status> local_;
   std::string outbox_;  // messages, of which the first outbox_done_ bytes are in frames

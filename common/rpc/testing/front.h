@@ -81,8 +81,7 @@ enum class ServedBy {
 
 /// A server that has its sessions in this way, and where it is.
 struct Served {
-  Served(ServedBy by, std::vector<std::shared_ptr<Service>> services) {
-    ServerOptions options;
+  Served(ServedBy by, std::vector<std::shared_ptr<Service>> services, ServerOptions options = {}) {
     options.listen_address = by == ServedBy::kGrpc ? "127.0.0.1:0" : "";
     options.io = by == ServedBy::kGrpc ? nullptr : &io_pool();
     auto made = Server::start(options, std::move(services));
