@@ -85,7 +85,9 @@ struct H2Stream::Callbacks {
 
   static int sent(nghttp2_session* /*session*/, const nghttp2_frame* frame, void* user) {
     H2Stream& self = stream(user);
-    const bool last = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+    // Of other frames the flag means something else.
+    const bool may_end = frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
+    const bool last = may_end && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
     // The answering end has nothing to say after its call. The caller reads on.
     if (self.answers_ && last && frame->hd.stream_id == self.stream_) self.last_sent_ = true;
     return 0;

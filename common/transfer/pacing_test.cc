@@ -125,12 +125,12 @@ bool send_until_near(const Loopback& connection) {
 TEST(Pacing, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
   const Loopback connection;
   if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-  connection.send(kLarge);
+  if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
   EXPECT_EQ(connection.control(), "bbr") << "not a send of UCX";
   const ScopedUcxSends sends;
   connection.send(Pacing::kLeastBytes - 1);
   EXPECT_EQ(connection.control(), "bbr") << "a small send";
-  if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
+  connection.send(Pacing::kLeastBytes);
   EXPECT_EQ(connection.control(), "reno");
 }
 

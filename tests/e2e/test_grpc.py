@@ -1,6 +1,7 @@
 """grpcio from Python: plain generation, health and reflection on the HTTP port of a server and of a router."""
 import json
 import socket
+import struct
 import time
 
 import pytest
@@ -357,3 +358,25 @@ def test_full_queue_and_no_worker(cluster, api):
     worker.process.wait()
     assert served.refused(greedy(2), text="x")[0] == grpc.StatusCode.UNAVAILABLE
     served.channel.close()
+
+
+def settings_of(url, mine):
+    """The settings that a server opens with, told `mine`: {identifier: value}."""
+    host, port = url.removeprefix("http://").split(":")
+    frame = b"".join(struct.pack(">HI", *entry) for entry in mine)
+    with socket.create_connection((host, int(port)), timeout=20 * SLOW) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", len(frame))[1:] + b"\x04\x00" +
+                           bytes(4) + frame)
+        with connection.makefile("rb") as answers:
+            head = answers.read(9)
+            assert head[3] == 4, head
+            payload = answers.read(int.from_bytes(head[:3], "big"))
+    return dict(struct.iter_unpack(">HI", payload))
+
+
+def test_workers_serve_sessions_of_routers_themselves(cluster):
+    """One call a connection is what only our own server offers (SETTINGS_MAX_CONCURRENT_STREAMS is 3)."""
+    worker = cluster.unified()
+    assert settings_of(worker.url, [(0xF54B, 1), (2, 0)])[3] == 1
+    assert settings_of(worker.url, [(2, 0)])[3] > 1
+    assert settings_of(worker.url, [(2, 0), (0xF54B, 1)])[3] > 1
