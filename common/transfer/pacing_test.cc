@@ -1,13 +1,12 @@
 // Connections within the machine that BBR slows down, and those that are left as they are.
 #include "common/transfer/pacing.h"
 
+#include "common/transfer/loopback_test_support.h"
 #include "common/transfer/ucx_sends.h"
 
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -46,19 +45,9 @@ TEST(Pacing, NeedlessOnlyForBbrWithinTheMachine) {
 class Loopback {
  public:
   Loopback() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener, 1), 0);
-    EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    const int peer = ::accept(listener, nullptr, nullptr);
-    ::close(listener);
-    reader_ = std::thread([peer] {
+    const auto [caller, peer] = testing::connect_over_loopback();
+    fd_ = caller;
+    reader_ = std::thread([peer = peer] {
       std::vector<char> bytes(1U << 20U);
       while (::recv(peer, bytes.data(), bytes.size(), 0) > 0) {
       }

@@ -1,11 +1,11 @@
 // What UCX sees of a connection that its peer has reset.
 #include "common/transfer/ucx_sends.h"
 
+#include "common/transfer/loopback_test_support.h"
+
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,21 +20,11 @@ namespace {
 class BrokenConnection {
  public:
   BrokenConnection() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener, 1), 0);
-    EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    const int peer = ::accept(listener, nullptr, nullptr);
+    const auto [caller, peer] = testing::connect_over_loopback();
+    fd_ = caller;
     const linger reset{.l_onoff = 1, .l_linger = 0};
     EXPECT_EQ(::setsockopt(peer, SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
     ::close(peer);
-    ::close(listener);
     pollfd broken{.fd = fd_, .events = POLLIN, .revents = 0};
     EXPECT_EQ(::poll(&broken, 1, 20'000), 1);
   }
