@@ -60,7 +60,7 @@ std::string hello(std::uint32_t version = 1, std::uint64_t incarnation = 5) {
 /// A worker, and a socket that is connected to it.
 class Caller {
  public:
-  explicit Caller(SessionServiceOptions session = {}, const ServerOptions& server = {})
+  explicit Caller(const SessionServiceOptions& session = {}, const ServerOptions& server = {})
       : served_(ServedBy::kPool, {make_session_service(worker, session)}, server) {
     fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};

@@ -99,7 +99,7 @@ struct Server::Impl {
   bool stopped = false;
 
   /// Whether one of the services has taken the connection.
-  bool take(int fd) const {
+  [[nodiscard]] bool take(int fd) const {
     return options.io != nullptr &&
            std::ranges::any_of(services, [&](const auto& s) { return s->take(fd, options); });
   }
@@ -111,7 +111,7 @@ Server::~Server() {
   shutdown(Duration{0});
 }
 
-Result<std::unique_ptr<Server>> Server::start(ServerOptions options,
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options,
                                               std::vector<std::shared_ptr<Service>> services) {
   install_plugins_once();
   internal::keep_callback_threads();

@@ -62,7 +62,7 @@ class Server {
  public:
   /// kUnavailable when the address cannot be bound (names it), kInvalidArgument when it is
   /// malformed.
-  static Result<std::unique_ptr<Server>> start(ServerOptions options,
+  static Result<std::unique_ptr<Server>> start(const ServerOptions& options,
                                                std::vector<std::shared_ptr<Service>> services);
   /// shutdown({0}) when that has not been called.
   ~Server();

@@ -161,7 +161,7 @@ Status FrontDoor::open(FrontDoorSetup setup) {
                                                              .options = setup.api,
                                                              .generator = setup.generator,
                                                              .tokenizer = setup.tokenizer})));
-  TANDEM_TRY(grpc_, rpc::Server::start(std::move(grpc), std::move(setup.services)));
+  TANDEM_TRY(grpc_, rpc::Server::start(grpc, std::move(setup.services)));
   release_port();
   grpc_->set_serving("tandem.v1.Generation", true);
   auto inside = std::make_shared<Gate::Inside>();
