@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace tandem::rpc::internal {
@@ -22,7 +22,7 @@ constexpr Duration kClosedWithin = seconds(1);
 constexpr Duration kEndedWithin = seconds(5);
 constexpr std::size_t kMessageTextMax = 4096;
 
-constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr std::string_view kPreface = NGHTTP2_CLIENT_MAGIC;
 constexpr std::size_t kFrameHeader = 9;
 constexpr std::size_t kSettingBytes = 6;
 
@@ -39,6 +39,11 @@ std::string encode_message(std::string_view text) {
     }
   }
   return out;
+}
+
+/// The values of grpc-status and grpc-message.
+std::pair<std::string, std::string> values_of(const Status& status) {
+  return {std::to_string(static_cast<int>(status.code())), encode_message(status.message())};
 }
 
 /// AF_INET and so on; -1: not a socket.
@@ -108,7 +113,7 @@ H2Answer::H2Answer(const Limits& limits, std::string path, async::IoPool& pool)
     : H2Stream(limits, "the router", pool), path_(std::move(path)), patience_(strand_) {}
 
 void H2Answer::start(int fd) {
-  boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this()), fd] {
+  boost::asio::post(strand_, [self = share(this), fd] {
     error_code error;
     {
       const std::lock_guard lock(self->mutex_);
@@ -121,25 +126,23 @@ void H2Answer::start(int fd) {
       ::close(fd);
       return self->end(unavailable("cannot use the connection: " + error.message()));
     }
-    self->where_ = "the router";
     self->end_within(kGreetingWithin);
     self->run();
   });
 }
 
 void H2Answer::leave_if_idle() {
-  boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this())] {
+  boost::asio::post(strand_, [self = share(this)] {
     if (!self->called_) self->end(unavailable("the server is shutting down"));
   });
 }
 
 void H2Answer::end_within(Duration time) {
   patience_.expires_after(std::chrono::nanoseconds(time.ns));
-  patience_.async_wait(
-      [self = std::static_pointer_cast<H2Answer>(shared_from_this())](const error_code& error) {
-        if (!error && (!self->greeted_ || self->hurried_))
-          self->end(deadline_exceeded("the router is silent"));
-      });
+  patience_.async_wait([self = share(this)](const error_code& error) {
+    if (!error && (!self->greeted_ || self->hurried_))
+      self->end(deadline_exceeded("the router is silent"));
+  });
 }
 
 Status H2Answer::begin() {
@@ -203,15 +206,14 @@ void H2Answer::finish(const Status& status, bool for_long) {
   if (ended_ || final_) return;
   final_ = status;
   if (!for_long) {
-    boost::asio::post(strand_, [self = std::static_pointer_cast<H2Answer>(shared_from_this())] {
+    boost::asio::post(strand_, [self = share(this)] {
       self->hurried_ = true;
       self->end_within(kClosedWithin);
     });
   }
   if (begun_) return finish_sending();
   closing_ = true;
-  const std::string code = std::to_string(static_cast<int>(status.code()));
-  const std::string text = encode_message(status.message());
+  const auto [code, text] = values_of(status);
   const nghttp2_nv fields[] = {field(":status", "200"),
                                field("content-type", "application/grpc"),
                                field("grpc-status", code),
@@ -222,8 +224,7 @@ void H2Answer::finish(const Status& status, bool for_long) {
 
 void H2Answer::on_last_data(std::uint32_t* flags) {
   *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-  const std::string code = std::to_string(static_cast<int>(final_->code()));
-  const std::string text = encode_message(final_->message());
+  const auto [code, text] = values_of(*final_);
   const nghttp2_nv fields[] = {field("grpc-status", code), field("grpc-message", text)};
   nghttp2_submit_trailer(session_.get(), stream_, fields, std::size(fields));
 }

@@ -115,7 +115,7 @@ H2Call::H2Call(const ClientOptions& options,
       handler_(std::move(handler)) {}
 
 void H2Call::start() {
-  boost::asio::post(strand_, [self = std::static_pointer_cast<H2Call>(shared_from_this())] {
+  boost::asio::post(strand_, [self = share(this)] {
     self->wait_for_greeting();
     self->connect();
   });
@@ -133,8 +133,7 @@ void H2Call::connect() {
   resolver_.async_resolve(
       host_,
       port_,
-      [self = std::static_pointer_cast<H2Call>(shared_from_this())](
-          const error_code& failed, const Resolver::results_type& endpoints) {
+      [self = share(this)](const error_code& failed, const Resolver::results_type& endpoints) {
         if (failed)
           return self->end(unavailable("cannot find " + self->host_ + ": " + failed.message()));
         self->connect_to(endpoints);
@@ -146,8 +145,8 @@ void H2Call::connect_to(const Resolver::results_type& endpoints) {
   boost::asio::async_connect(
       socket_,
       endpoints,
-      [self = std::static_pointer_cast<H2Call>(shared_from_this())](
-          const error_code& failed, const boost::asio::ip::tcp::endpoint& /*endpoint*/) {
+      [self = share(this)](const error_code& failed,
+                           const boost::asio::ip::tcp::endpoint& /*endpoint*/) {
         if (failed) {
           return self->end(
               unavailable("cannot connect to " + self->where_ + ": " + failed.message()));
@@ -158,8 +157,7 @@ void H2Call::connect_to(const Resolver::results_type& endpoints) {
 
 void H2Call::wait_for_greeting() {
   greeting_.expires_after(std::chrono::nanoseconds(options_.connect_timeout.ns));
-  greeting_.async_wait([self = std::static_pointer_cast<H2Call>(shared_from_this())](
-                           const error_code& error) {
+  greeting_.async_wait([self = share(this)](const error_code& error) {
     if (error || self->greeted_) return;
     self->cancel(deadline_exceeded("no first message from " + self->options_.address + " within " +
                                    std::to_string(self->options_.connect_timeout.milliseconds()) +

@@ -33,6 +33,7 @@ H2Stream::H2Stream(const Limits& limits, std::string peer, async::IoPool& pool)
     : limits_(limits),
       peer_(std::move(peer)),
       strand_(boost::asio::make_strand(pool.context())),
+      where_(peer_),
       keepalive_(strand_),
       socket_(strand_) {}
 
@@ -208,12 +209,12 @@ void H2Stream::write_soon() {
   const bool here = pool.running_in_this_thread();
   if (!open_ || waiting_) return write();
   const Time now = steady_clock().now();
-  if (!here && now - wrote_at_ < kNextSoon && answers_) return write_by_pool();
+  if (!here && now - wrote_at_ < kNextSoon && answers_) return write_by_pool(now);
   wrote_at_ = now;
   if (!here) return write();
   if (put_off_) {
     lone_writes_ = 0;
-    if (now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax) return;
+    if (may_wait(now)) return;
     write_by_ = now + kPutOffFor;
     return write();
   }
@@ -236,24 +237,25 @@ void H2Stream::write_soon() {
 
 /// Where steps come faster than a peer reads one by one. It would be woken for each of them; a pool
 /// thread takes a moment to wake, and what came until then goes together.
-void H2Stream::write_by_pool() {
+void H2Stream::write_by_pool(Time now) {
   if (pool_writes_) {
-    // The pool may have other things to do for long.
-    const Time now = steady_clock().now();
-    if (now >= write_by_ || outbox_.size() - outbox_done_ >= kPutOffMax) {
-      wrote_at_ = now;
-      write();
-    }
-    return;
+    if (may_wait(now)) return;
+    wrote_at_ = now;
+    return write();
   }
   pool_writes_ = true;
-  write_by_ = steady_clock().now() + kPutOffFor;
+  write_by_ = now + kPutOffFor;
   boost::asio::post(strand_, [self = shared_from_this()] {
     const std::lock_guard lock(self->mutex_);
     self->pool_writes_ = false;
     self->wrote_at_ = steady_clock().now();
     self->write();
   });
+}
+
+/// Whether what waits may go on waiting for the pool, which may have other things to do for long.
+bool H2Stream::may_wait(Time now) const {
+  return now < write_by_ && outbox_.size() - outbox_done_ < kPutOffMax;
 }
 
 void H2Stream::wait_to_write() {

@@ -214,7 +214,7 @@ class H2Bidi final : public H2Answer, public StreamOps<Out> {
     });
   }
 
-  void gone() { set_->remove(std::static_pointer_cast<H2Answer>(this->shared_from_this())); }
+  void gone() { set_->remove(this->template share<H2Answer>(this)); }
 
   const Open open_;
   const std::shared_ptr<AnswerSet> set_;

@@ -103,8 +103,14 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   virtual void on_header(std::int32_t stream, std::string_view name, std::string_view value) = 0;
   virtual void on_frame(const nghttp2_frame& frame) = 0;
   virtual void on_stream_closed(std::int32_t stream, std::uint32_t error) = 0;
-  /// Everything that was sent is in frames, and finish() was called: what comes last.
+  /// Everything that was sent is in frames, and finish_sending() was called: what comes last.
   virtual void on_last_data(std::uint32_t* flags) = 0;
+
+  /// For what outlives a method of `stream`, of its own type.
+  template <class Stream>
+  static std::shared_ptr<Stream> share(Stream* stream) {
+    return std::static_pointer_cast<Stream>(stream->shared_from_this());
+  }
 
   // On the strand.
   /// The socket is connected.
@@ -128,7 +134,7 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   const Strand strand_;
 
   // The strand's own.
-  std::string where_;  ///< the peer's address, for messages
+  std::string where_;  ///< the peer's address where it is known, for messages
   bool greeted_ = false;
   Timer keepalive_;
 
@@ -177,7 +183,8 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   Status take_bytes(std::size_t bytes);
   bool pull();
   void write_soon();
-  void write_by_pool();
+  void write_by_pool(Time now);
+  [[nodiscard]] bool may_wait(Time now) const;
   Status refuse_slow_peer(std::size_t bytes);
 
   // The strand's own.
@@ -190,7 +197,7 @@ class H2Stream : public std::enable_shared_from_this<H2Stream> {
   bool put_off_ = false;      // a pool thread writes in a moment
   bool pool_writes_ = false;  // the same, for write_by_pool()
   Time wrote_at_;             // when a message was written last
-  Time write_by_;             // while put_off_: then whoever sends does not wait for that thread
+  Time write_by_;             // while either: then whoever sends does not wait for that thread
   int lone_writes_ = 0;       // in a row: put off, and nothing came along
   bool answers_ = false;
   bool finish_wanted_ = false;

@@ -5,6 +5,7 @@
 #include "common/rpc/testing/support.h"
 
 #include <arpa/inet.h>
+#include <nghttp2/nghttp2.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@
 
 namespace tandem::rpc::testing {
 
-inline constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+inline constexpr char kPreface[] = NGHTTP2_CLIENT_MAGIC;
 
 /// A listener that is not gRPC's: it peeks and hands over.
 class Front {
