@@ -145,23 +145,16 @@ TEST_P(AcceptFd, BytesThatWereReadAlready) {
   auto worker = echo_worker(3);
   auto server = portless_server(worker, GetParam());
   // A proxy in miniature: it reads what the client says first, and hands that over as text.
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener, 4), 0);
-  socklen_t length = sizeof(address);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  const auto listener = testing::bind_loopback(4);
   auto router = std::make_shared<FakeRouter>();
-  auto client = open_session("127.0.0.1:" + std::to_string(ntohs(address.sin_port)), router);
-  const int fd = accept(listener, nullptr, nullptr);
+  auto client = open_session(listener.address(), router);
+  const int fd = accept(listener.fd, nullptr, nullptr);
   char head[24];
   ASSERT_EQ(recv(fd, head, sizeof(head), MSG_WAITALL), 24);
   EXPECT_TRUE(server->accept_fd(fd, std::string_view(head, sizeof(head))).ok());
   ASSERT_TRUE(client->submit(make_submission(1)).ok());
   EXPECT_TRUE(router->notes.wait([](const RouterNotes& n) { return n.events.size() == 3; }));
-  close(listener);
+  close(listener.fd);
 }
 
 TEST_P(AcceptFd, DescriptorsAreNeverLost) {

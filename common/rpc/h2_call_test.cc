@@ -32,30 +32,21 @@ const std::string kHello =
 /// The listening end, used by the test's thread.
 class Peer {
  public:
-  Peer() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(listener_, 4), 0);
-    socklen_t size = sizeof address;
-    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
+  Peer() = default;
 
   ~Peer() {
     hang_up();
-    ::close(listener_);
+    ::close(bound_.fd);
   }
 
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  [[nodiscard]] std::string address() const { return bound_.address(); }
 
   /// Takes the connection and what comes first on it.
   void accept() {
-    fd_ = ::accept(listener_, nullptr, nullptr);
+    fd_ = ::accept(bound_.fd, nullptr, nullptr);
     const int on = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     EXPECT_EQ(read_bytes(fd_, 24), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -73,9 +64,8 @@ class Peer {
   }
 
  private:
-  int listener_;
+  const LoopbackPort bound_ = bind_loopback(4);
   int fd_ = -1;
-  std::uint16_t port_ = 0;
 };
 
 struct Heard {

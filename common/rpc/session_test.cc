@@ -280,41 +280,28 @@ TEST_P(SessionTest, BadGreetings) {
 TEST(SessionClientErrors, NobodyListens) {
   auto router = std::make_shared<FakeRouter>();
   // Bound but not listening: connecting is refused, and nobody else can take the port.
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  socklen_t length = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  auto client = open_session("127.0.0.1:" + std::to_string(ntohs(address.sin_port)), router);
+  const auto bound = testing::bind_loopback(0);
+  auto client = open_session(bound.address(), router);
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
   EXPECT_EQ(router->notes.get().closed[0].code(), Code::kUnavailable);
   EXPECT_TRUE(router->notes.get().hellos.empty());
-  close(fd);
+  close(bound.fd);
 }
 
 TEST(SessionClientErrors, ServerIsSilent) {
   auto router = std::make_shared<FakeRouter>();
   // The kernel completes the handshake, nobody accepts: as of a stopped process.
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(fd, 4), 0);
-  socklen_t length = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  const auto bound = testing::bind_loopback(4);
   SessionClient::Options options;
   options.io = &io_pool();
-  options.client.address = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  options.client.address = bound.address();
   options.client.connect_timeout = milliseconds(300);
   auto client = SessionClient::open(options, router);
   ASSERT_TRUE(client.ok());
   ASSERT_TRUE(router->notes.wait([](const RouterNotes& n) { return !n.closed.empty(); }));
   const Code code = router->notes.get().closed[0].code();
   EXPECT_TRUE(code == Code::kDeadlineExceeded || code == Code::kUnavailable);
-  close(fd);
+  close(bound.fd);
 }
 
 TEST(SessionClientErrors, BadAddresses) {

@@ -25,34 +25,25 @@ inline constexpr char kPreface[] = NGHTTP2_CLIENT_MAGIC;
 class Front {
  public:
   explicit Front(Server* server) : server_(server) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listener_, 256), 0);
-    socklen_t length = sizeof(address);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { run(); });
   }
 
   ~Front() {
     stop_ = true;
     thread_.join();
-    close(listener_);
+    close(bound_.fd);
   }
 
-  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  [[nodiscard]] std::string address() const { return bound_.address(); }
 
   [[nodiscard]] int handed_over() const { return handed_over_; }
 
  private:
   void run() {
     while (!stop_) {
-      pollfd waiting{.fd = listener_, .events = POLLIN, .revents = 0};
+      pollfd waiting{.fd = bound_.fd, .events = POLLIN, .revents = 0};
       if (poll(&waiting, 1, 5) <= 0) continue;
-      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      const int fd = accept4(bound_.fd, nullptr, nullptr, SOCK_CLOEXEC);
       if (fd < 0) continue;
       char head[sizeof(kPreface) - 1] = {};
       const ssize_t seen = recv(fd, head, sizeof(head), MSG_PEEK | MSG_WAITALL);
@@ -67,8 +58,7 @@ class Front {
   }
 
   Server* server_;
-  int listener_ = -1;
-  int port_ = 0;
+  const LoopbackPort bound_ = bind_loopback(256);
   std::atomic<bool> stop_{false};
   std::atomic<int> handed_over_{0};
   std::thread thread_;

@@ -11,7 +11,9 @@
 
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -169,6 +171,28 @@ inline std::unique_ptr<Server> start_server(std::vector<std::shared_ptr<Service>
   auto server = Server::start({.listen_address = "127.0.0.1:0"}, std::move(services));
   EXPECT_TRUE(server.ok()) << server.status().message();
   return std::move(server).value();
+}
+
+/// A socket of the test's own on the loopback interface, at a port that the system chose.
+struct LoopbackPort {
+  int fd = -1;
+  std::uint16_t port = 0;
+
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port); }
+};
+
+/// `backlog` 0: bound, but nobody listens.
+inline LoopbackPort bind_loopback(int backlog) {
+  LoopbackPort bound{.fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(bound.fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_TRUE(backlog == 0 || ::listen(bound.fd, backlog) == 0);
+  EXPECT_EQ(::getsockname(bound.fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  bound.port = ntohs(address.sin_port);
+  return bound;
 }
 
 inline std::string address_of(const Server& server) {
