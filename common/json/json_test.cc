@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -284,6 +286,34 @@ TEST(Object, ManyKeysStayOrderedAndFound) {
   EXPECT_EQ(copy.find("key18"), nullptr);
   EXPECT_EQ(copy.find("key5000"), nullptr);
   EXPECT_EQ((copy.begin() + 18)->key, "key19");
+}
+
+// Keys of few values, so that many come twice: as if each had been set in turn.
+TEST(Object, OfMembersIsAsIfSetInTurn) {
+  Random random(3);
+  for (const std::size_t count : {0, 1, 2, 15, 16, 17, 18, 40, 300, 5000}) {
+    for (const std::size_t keys : {count / 2 + 1, 4 * count * count + 1}) {
+      std::vector<Member> members;
+      Object want;
+      std::string text;
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::string key = "key " + std::to_string(random.below(keys));
+        members.push_back({key, i});
+        want.set(key, i);
+        text += fmt::format("{}\"{}\":{}", i == 0 ? "{" : ",", key, i);
+      }
+      text += count == 0 ? "{}" : "}";
+      const Object made(members);
+      ASSERT_EQ(to_string(Value(made)), to_string(Value(want)));
+      for (const Member& member : want)
+        ASSERT_EQ(made.find_member(member.key), made.begin() + (&member - want.begin()));
+      EXPECT_EQ(made.find("key"), nullptr);
+      const auto parsed = parse(text);
+      ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+      EXPECT_EQ(to_string(*parsed), to_string(Value(want)));
+      EXPECT_EQ(parse(text, {.reject_duplicate_keys = true}).ok(), want.size() == count);
+    }
+  }
 }
 
 TEST(Value, Equality) {

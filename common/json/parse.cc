@@ -14,6 +14,7 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <unordered_set>
 
 namespace tandem::json {
 namespace {
@@ -33,17 +34,29 @@ const char* skip_space_from(const char* at, const char* end) {
   return at;
 }
 
-// Room for containers inside one another that most texts need.
+// Room for containers inside one another that most texts need, and for what is in one.
 constexpr std::size_t kFramesFirst = 4;
+constexpr std::size_t kItemsFirst = 2;
+constexpr std::size_t kMembersFirst = 4;
 
 /// A container that is still being filled.
 struct Frame {
   bool is_object = false;
   Array items;
-  Object members;
-  std::string key;
+  std::vector<Member> members;
 };
 
+/// Room for one more. Growing moves all values, so large ones grow fast; what is not used is not
+/// touched either.
+template <typename T>
+void make_room(std::vector<T>& items, std::size_t first) {
+  constexpr std::size_t kLarge = 1024;
+  const std::size_t size = items.size();
+  if (size < items.capacity()) return;
+  items.reserve(size < kLarge ? std::max(first, 2 * size) : 4 * size);
+}
+
+/// Values are read to where they stay; functions that fail leave why in failure_.
 class Parser {
  public:
   Parser(std::string_view text, const ParseOptions& options)
@@ -54,40 +67,56 @@ class Parser {
   Result<Value> run();
 
  private:
+  enum class Read {
+    kFailed,
+    kWhole,   ///< a value, to its end
+    kOpened,  ///< a container, to its first item
+  };
+  enum class Next {
+    kFailed,
+    kItem,
+    kEnd,
+  };
+
   [[nodiscard]] bool at_end() const { return pos_ >= text_.size(); }
 
   [[nodiscard]] char peek() const { return text_[pos_]; }
 
   void skip_space();
-  [[nodiscard]] Status error(std::size_t at, std::string_view what) const;
-  [[nodiscard]] Status expected(std::string_view what) const;
+  // All false.
+  bool fail(Status why);
+  bool fail_at(std::size_t at, std::string_view what);
+  bool expected(std::string_view what);
   [[nodiscard]] std::string found() const;
-  /// Reads a scalar to `to`, or opens a container (then the result is false).
-  Result<bool> read_value(Value& to);
-  Status open(bool is_object);
-  Result<bool> enter(Value& to);
-  Value close();
-  Status read_key(Frame& frame);
-  Result<std::string> read_string();
-  Status read_escape(std::string& out);
-  Result<char32_t> read_hex4();
-  Result<Value> read_number();
-  Result<Value> to_double(std::string_view token, std::size_t start);
-  Result<Value> read_word();
+
+  Value& next_place();
+  Value& last_place();
+  Read read_value();
+  Read enter();
+  /// After a value inside a container.
+  Next next_or_end();
+  bool close();
+  bool open(bool is_object);
+  bool read_key(Frame& frame);
+  bool read_string(std::string& out);
+  bool read_escape(std::string& out);
+  bool read_hex4(char32_t& code);
+  bool read_number(Value& to);
+  bool read_double(std::string_view token, std::size_t start, Value& to);
+  bool read_word(Value& to);
   [[nodiscard]] std::size_t items_ahead() const;
   void read_small_integers(Frame& frame);
   [[nodiscard]] bool wants_integers() const;
   std::optional<Integers> read_integers(Frame& frame);
-  static void attach(Frame& frame, Value&& value);
-  /// After a value inside a container: "," or the end. True when the container ended.
-  Result<bool> next_or_close(Frame& frame);
 
   std::string_view text_;
   const ParseOptions& options_;
   std::size_t max_depth_;
   std::size_t pos_ = 0;
   std::size_t value_count_ = 0;
+  Value root_;
   std::vector<Frame> stack_;
+  Status failure_;
 };
 
 void Parser::skip_space() {
@@ -95,12 +124,18 @@ void Parser::skip_space() {
   pos_ = static_cast<std::size_t>(at - text_.data());
 }
 
-Status Parser::error(std::size_t at, std::string_view what) const {
+bool Parser::fail(Status why) {
+  failure_ = std::move(why);
+  return false;
+}
+
+bool Parser::fail_at(std::size_t at, std::string_view what) {
   const std::string_view before = text_.substr(0, at);
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const std::size_t newline = before.rfind('\n');
   const std::size_t column = newline == std::string_view::npos ? at + 1 : at - newline;
-  return invalid_argument(fmt::format("line {}, column {} (byte {}): {}", line, column, at, what));
+  return fail(
+      invalid_argument(fmt::format("line {}, column {} (byte {}): {}", line, column, at, what)));
 }
 
 std::string Parser::found() const {
@@ -110,56 +145,69 @@ std::string Parser::found() const {
   return fmt::format("byte 0x{:02x}", byte);
 }
 
-Status Parser::expected(std::string_view what) const {
-  return error(pos_, fmt::format("expected {}, found {}", what, found()));
+bool Parser::expected(std::string_view what) {
+  return fail_at(pos_, fmt::format("expected {}, found {}", what, found()));
 }
 
-Status Parser::open(bool is_object) {
+/// Of the value that comes; in an object its key is there already.
+Value& Parser::next_place() {
+  if (stack_.empty()) return root_;
+  Frame& frame = stack_.back();
+  if (frame.is_object) return frame.members.back().value;
+  make_room(frame.items, kItemsFirst);
+  return frame.items.emplace_back();
+}
+
+/// Of the value that came last.
+Value& Parser::last_place() {
+  if (stack_.empty()) return root_;
+  Frame& frame = stack_.back();
+  return frame.is_object ? frame.members.back().value : frame.items.back();
+}
+
+bool Parser::open(bool is_object) {
   if (stack_.size() >= max_depth_) {
-    return resource_exhausted(
-        fmt::format("byte {}: nested deeper than {} levels", pos_, max_depth_));
+    return fail(
+        resource_exhausted(fmt::format("byte {}: nested deeper than {} levels", pos_, max_depth_)));
   }
   ++pos_;
   stack_.emplace_back();
   stack_.back().is_object = is_object;
-  return {};
-}
-
-Result<bool> Parser::read_value(Value& to) {
-  skip_space();
-  if (++value_count_ > options_.max_values) {
-    return resource_exhausted(
-        fmt::format("byte {}: more than {} values", pos_, options_.max_values));
-  }
-  if (at_end()) return expected("a value");
-  const char c = peek();
-  if (c == '{' || c == '[') {
-    TANDEM_TRY(open(c == '{'));
-    return false;
-  }
-  if (c == '"') {
-    TANDEM_TRY(to, read_string());
-  } else if (c == '-' || is_digit(c)) {
-    TANDEM_TRY(to, read_number());
-  } else {
-    TANDEM_TRY(to, read_word());
-  }
   return true;
 }
 
-Result<Value> Parser::read_word() {
+Parser::Read Parser::read_value() {
+  skip_space();
+  const auto whole = [](bool read) { return read ? Read::kWhole : Read::kFailed; };
+  if (++value_count_ > options_.max_values) {
+    return whole(fail(resource_exhausted(
+        fmt::format("byte {}: more than {} values", pos_, options_.max_values))));
+  }
+  if (at_end()) return whole(expected("a value"));
+  Value& to = next_place();
+  const char c = peek();
+  if (c == '{' || c == '[') return open(c == '{') ? enter() : Read::kFailed;
+  if (c == '"') return whole(read_string(to.make_string()));
+  return whole(c == '-' || is_digit(c) ? read_number(to) : read_word(to));
+}
+
+bool Parser::read_word(Value& to) {
   const auto take = [this](std::string_view word) {
     if (text_.substr(pos_, word.size()) != word) return false;
     pos_ += word.size();
     return true;
   };
-  if (take("true")) return Value(true);
-  if (take("false")) return Value(false);
-  if (take("null")) return Value();
-  return expected("a value");
+  if (take("true")) {
+    to = true;
+  } else if (take("false")) {
+    to = false;
+  } else if (!take("null")) {
+    return expected("a value");
+  }
+  return true;
 }
 
-Result<Value> Parser::read_number() {
+bool Parser::read_number(Value& to) {
   const std::size_t start = pos_;
   const auto skip_digits = [&] {
     const std::size_t first = pos_;
@@ -173,7 +221,7 @@ Result<Value> Parser::read_number() {
   const bool zero = !at_end() && peek() == '0';
   if (!skip_digits()) return expected("a digit");
   if (zero && pos_ - start > (negative ? 2U : 1U)) {
-    return error(start, "a number must not start with 0 followed by digits");
+    return fail_at(start, "a number must not start with 0 followed by digits");
   }
   bool integer = true;
   if (!at_end() && peek() == '.') {
@@ -191,13 +239,17 @@ Result<Value> Parser::read_number() {
   const char* end = token.data() + token.size();
   if (integer) {
     std::int64_t number = 0;
-    if (std::from_chars(token.data(), end, number).ec == std::errc()) return Value(number);
+    if (std::from_chars(token.data(), end, number).ec == std::errc()) {
+      to = number;
+      return true;
+    }
     std::uint64_t large = 0;
     if (!negative && std::from_chars(token.data(), end, large).ec == std::errc()) {
-      return Value(large);
+      to = large;
+      return true;
     }
   }
-  return to_double(token, start);
+  return read_double(token, start, to);
 }
 
 /// How many items an array of numbers has, looking ahead for its end: room for all at once. Where
@@ -229,8 +281,9 @@ void Parser::read_small_integers(Frame& frame) {
 /// Whether the array that begins here is to be held as Integers, if it is one of those.
 bool Parser::wants_integers() const {
   const Frame& root = stack_.front();
-  return root.is_object && std::ranges::find(options_.integer_lists, std::string_view(root.key)) !=
-                               options_.integer_lists.end();
+  return root.is_object &&
+         std::ranges::find(options_.integer_lists, std::string_view(root.members.back().key)) !=
+             options_.integer_lists.end();
 }
 
 /// The whole array "1,2,3]". Nothing: there is something else in it; what is before that is in
@@ -264,19 +317,21 @@ std::optional<Integers> Parser::read_integers(Frame& frame) {
   return std::nullopt;
 }
 
-Result<Value> Parser::to_double(std::string_view token, std::size_t start) {
+bool Parser::read_double(std::string_view token, std::size_t start, Value& to) {
   double number = 0;
   const auto [end, code] = std::from_chars(token.data(), token.data() + token.size(), number);
-  if (code == std::errc()) return Value(number);
   // from_chars does not say whether the value was too large or too small; strtod does.
-  number = std::strtod(std::string(token).c_str(), nullptr);
-  if (std::isfinite(number)) return Value(number);
-  return error(start,
-               fmt::format("number {} is beyond the range of a double", token.substr(0, 40)));
+  if (code != std::errc()) number = std::strtod(std::string(token).c_str(), nullptr);
+  if (!std::isfinite(number)) {
+    return fail_at(start,
+                   fmt::format("number {} is beyond the range of a double", token.substr(0, 40)));
+  }
+  to = number;
+  return true;
 }
 
-Result<char32_t> Parser::read_hex4() {
-  char32_t code = 0;
+bool Parser::read_hex4(char32_t& code) {
+  code = 0;
   for (int i = 0; i < 4; ++i) {
     if (at_end()) return expected("four hexadecimal digits after \\u");
     const char c = peek();
@@ -290,10 +345,10 @@ Result<char32_t> Parser::read_hex4() {
     }
     ++pos_;
   }
-  return code;
+  return true;
 }
 
-Status Parser::read_escape(std::string& out) {
+bool Parser::read_escape(std::string& out) {
   const std::size_t start = pos_++;
   if (at_end()) return expected("an escape");
   const char c = peek();
@@ -304,81 +359,75 @@ Status Parser::read_escape(std::string& out) {
     if (which == std::string_view::npos) return expected("one of \"\\/bfnrtu after a backslash");
     out.push_back(kChars[which]);
     ++pos_;
-    return {};
+    return true;
   }
   ++pos_;
-  TANDEM_TRY(char32_t code, read_hex4());
-  if (code >= 0xDC00 && code <= 0xDFFF) return error(start, "lone low surrogate");
+  char32_t code = 0;
+  if (!read_hex4(code)) return false;
+  if (code >= 0xDC00 && code <= 0xDFFF) return fail_at(start, "lone low surrogate");
   if (code >= 0xD800 && code <= 0xDBFF) {
-    if (text_.substr(pos_, 2) != "\\u") return error(start, "lone high surrogate");
+    if (text_.substr(pos_, 2) != "\\u") return fail_at(start, "lone high surrogate");
     pos_ += 2;
-    TANDEM_TRY(char32_t low, read_hex4());
-    if (low < 0xDC00 || low > 0xDFFF) return error(start, "lone high surrogate");
+    char32_t low = 0;
+    if (!read_hex4(low)) return false;
+    if (low < 0xDC00 || low > 0xDFFF) return fail_at(start, "lone high surrogate");
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
   append_utf8(out, code);
-  return {};
+  return true;
 }
 
-Result<std::string> Parser::read_string() {
+bool Parser::read_string(std::string& out) {
   ++pos_;
-  std::string out;
   while (true) {
     const std::size_t start = pos_;
     pos_ = scan::find_not_plain(text_, pos_);
-    out.append(text_.substr(start, pos_ - start));
+    out.append(text_.data() + start, pos_ - start);
     if (at_end()) return expected("the end of the string");
     const auto c = static_cast<unsigned char>(peek());
     if (c == '"') {
       ++pos_;
-      return out;
+      return true;
     }
     if (c == '\\') {
-      TANDEM_TRY(read_escape(out));
+      if (!read_escape(out)) return false;
     } else if (c < 0x20) {
-      return error(pos_, fmt::format("control character 0x{:02x} in a string", c));
+      return fail_at(pos_, fmt::format("control character 0x{:02x} in a string", c));
     } else {
       const Utf8Step step = decode_utf8(text_.substr(pos_));
-      if (!step.valid) return error(pos_, fmt::format("invalid UTF-8 at byte offset {}", pos_));
-      out.append(text_.substr(pos_, step.byte_count));
+      if (!step.valid) return fail_at(pos_, fmt::format("invalid UTF-8 at byte offset {}", pos_));
+      out.append(text_.data() + pos_, step.byte_count);
       pos_ += step.byte_count;
     }
   }
 }
 
-Status Parser::read_key(Frame& frame) {
+/// And makes the member that the value behind it goes to.
+bool Parser::read_key(Frame& frame) {
   skip_space();
   if (at_end() || peek() != '"') return expected("a key in double quotes");
-  const std::size_t start = pos_;
-  TANDEM_TRY(frame.key, read_string());
-  if (options_.reject_duplicate_keys && frame.members.contains(frame.key)) {
-    return error(start, fmt::format("duplicate key \"{}\"", frame.key.substr(0, 80)));
-  }
+  make_room(frame.members, kMembersFirst);
+  if (!read_string(frame.members.emplace_back().key)) return false;
   skip_space();
   if (at_end() || peek() != ':') return expected("':'");
   ++pos_;
-  return {};
+  return true;
 }
 
-void Parser::attach(Frame& frame, Value&& value) {
-  if (frame.is_object) {
-    frame.members.set(std::move(frame.key), std::move(value));
-  } else {
-    frame.items.push_back(std::move(value));
-  }
-}
-
-Result<bool> Parser::next_or_close(Frame& frame) {
+Parser::Next Parser::next_or_end() {
+  Frame& frame = stack_.back();
   skip_space();
-  const char close = frame.is_object ? '}' : ']';
-  if (!at_end() && peek() == close) {
+  const char end = frame.is_object ? '}' : ']';
+  if (!at_end() && peek() == end) {
     ++pos_;
-    return true;
+    return close() ? Next::kEnd : Next::kFailed;
   }
-  if (at_end() || peek() != ',') return expected(frame.is_object ? "',' or '}'" : "',' or ']'");
+  if (at_end() || peek() != ',') {
+    expected(frame.is_object ? "',' or '}'" : "',' or ']'");
+    return Next::kFailed;
+  }
   ++pos_;
-  if (frame.is_object) TANDEM_TRY(read_key(frame));
-  return false;
+  return !frame.is_object || read_key(frame) ? Next::kItem : Next::kFailed;
 }
 
 Result<Value> Parser::run() {
@@ -386,55 +435,64 @@ Result<Value> Parser::run() {
     return resource_exhausted(
         fmt::format("{} bytes of JSON, at most {} are allowed", text_.size(), options_.max_bytes));
   }
-  Value done;
   while (true) {
-    TANDEM_TRY(bool whole, read_value(done));
-    if (!whole) {
-      TANDEM_TRY(whole, enter(done));
-    }
-    if (!whole) continue;
-    while (true) {
+    const Read read = read_value();
+    if (read == Read::kFailed) return failure_;
+    if (read == Read::kOpened) continue;
+    Next next = Next::kEnd;
+    while (next == Next::kEnd) {
       if (stack_.empty()) {
         skip_space();
-        if (!at_end()) return expected("the end of the text");
-        return done;
+        if (!at_end() && !expected("the end of the text")) return failure_;
+        return std::move(root_);
       }
-      attach(stack_.back(), std::move(done));
-      TANDEM_TRY(const bool closed, next_or_close(stack_.back()));
-      if (!closed) break;
-      done = close();
+      next = next_or_end();
     }
+    if (next == Next::kFailed) return failure_;
   }
 }
 
-/// In a new container: to its first item (then the result is false), or behind it, with all of it
-/// in `to`, when it ends at once or was read at once.
-Result<bool> Parser::enter(Value& to) {
+/// In a new container: to its first item, or behind it where it ends at once or was read at once.
+Parser::Read Parser::enter() {
   Frame& frame = stack_.back();
   skip_space();
   if (!at_end() && peek() == (frame.is_object ? '}' : ']')) {
     ++pos_;
-    to = close();
-    return true;
+    return close() ? Read::kWhole : Read::kFailed;
   }
-  if (frame.is_object) {
-    TANDEM_TRY(read_key(frame));
-  } else if (!wants_integers()) {
+  if (frame.is_object) return read_key(frame) ? Read::kOpened : Read::kFailed;
+  if (!wants_integers()) {
     read_small_integers(frame);
   } else if (auto numbers = read_integers(frame)) {
     stack_.pop_back();
-    to = std::move(*numbers);
-    return true;
+    last_place() = std::move(*numbers);
+    return Read::kWhole;
   }
-  return false;
+  return Read::kOpened;
 }
 
-/// The container that has ended.
-Value Parser::close() {
+const std::string* find_duplicate_key(const std::vector<Member>& members) {
+  std::unordered_set<std::string_view> keys;
+  for (const Member& member : members) {
+    if (!keys.insert(member.key).second) return &member.key;
+  }
+  return nullptr;
+}
+
+/// The container has ended.
+bool Parser::close() {
   Frame& frame = stack_.back();
-  Value value = frame.is_object ? Value(std::move(frame.members)) : Value(std::move(frame.items));
+  if (options_.reject_duplicate_keys) {
+    if (const std::string* key = find_duplicate_key(frame.members))
+      return fail_at(pos_ - 1,
+                     fmt::format("duplicate key \"{}\" in the object that ends here",
+                                 std::string_view(*key).substr(0, 80)));
+  }
+  Value value =
+      frame.is_object ? Value(Object(std::move(frame.members))) : Value(std::move(frame.items));
   stack_.pop_back();
-  return value;
+  last_place() = std::move(value);
+  return true;
 }
 
 }  // namespace

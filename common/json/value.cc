@@ -1,8 +1,10 @@
 #include "common/json/value.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace tandem::json {
 namespace {
@@ -51,6 +53,16 @@ bool equal_objects(const Object& a, const Object& b) {
 }  // namespace
 
 Object::Object() = default;
+
+Object::Object(std::vector<Member> members) : members_(std::move(members)) {
+  const bool unique = members_.size() > kIndexFrom ? rebuild_index() : !has_duplicates();
+  if (unique) return;
+  std::vector<Member> all = std::exchange(members_, {});
+  index_ = nullptr;
+  for (Member& member : all)
+    set(std::move(member.key), std::move(member.value));
+}
+
 Object::Object(Object&& other) noexcept = default;
 Object& Object::operator=(Object&& other) noexcept = default;
 Object::~Object() = default;
@@ -132,7 +144,8 @@ bool Object::set(std::string key, Value value) {
   if (members_.empty()) members_.reserve(kMembersFirst);
   members_.push_back({std::move(key), std::move(value)});
   if (slot != nullptr) *slot = {static_cast<std::uint32_t>(members_.size() - 1), hash};
-  if (index_ ? members_.size() * 2 > index_->size() : members_.size() > kIndexFrom) rebuild_index();
+  if (index_ ? members_.size() * 2 > index_->size() : members_.size() > kIndexFrom)
+    (void)rebuild_index();
   return true;
 }
 
@@ -140,24 +153,46 @@ bool Object::erase(std::string_view key) {
   const std::uint32_t position = position_of(key);
   if (position == kNone) return false;
   members_.erase(members_.begin() + position);
-  if (index_) rebuild_index();
+  if (index_) (void)rebuild_index();
   return true;
 }
 
-void Object::rebuild_index() {
+bool Object::rebuild_index() {
   std::size_t slot_count = 64;
-  while (slot_count < members_.size() * 4) {
+  while (slot_count < members_.size() * 2 + 2) {
     slot_count *= 2;
   }
   index_ = std::make_unique<std::vector<Slot>>(slot_count);
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const std::uint32_t hash = hash_of(members_[i].key);
-    std::size_t at = hash & (slot_count - 1);
-    while ((*index_)[at].position != kNone) {
-      at = (at + 1) & (slot_count - 1);
+  bool unique = true;
+  const auto insert = [&](std::size_t position, std::uint32_t hash) {
+    Slot& slot = (*index_)[slot_of(members_[position].key, hash)];
+    if (slot.position == kNone) {
+      slot = {static_cast<std::uint32_t>(position), hash};
+    } else {
+      unique = false;
     }
-    (*index_)[at] = {static_cast<std::uint32_t>(i), hash};
+  };
+  // The slots of a large object lie all over its index: some are asked for at a time.
+  constexpr std::size_t kAhead = 16;
+  std::array<std::uint32_t, kAhead> hashes{};
+  const std::size_t count = members_.size();
+  for (std::size_t i = 0; i < count + kAhead; ++i) {
+    std::uint32_t& hash = hashes[i % kAhead];
+    if (i >= kAhead && i - kAhead < count) insert(i - kAhead, hash);
+    if (i >= count) continue;
+    hash = hash_of(members_[i].key);
+    __builtin_prefetch(&(*index_)[hash & (slot_count - 1)], 1);
   }
+  return unique;
+}
+
+bool Object::has_duplicates() const {
+  for (std::size_t i = 1; i < members_.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      if (members_[k].key == members_[i].key) return true;
+    }
+  }
+  return false;
 }
 
 std::string_view kind_name(Kind kind) {

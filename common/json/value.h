@@ -24,6 +24,8 @@ using Integers = std::vector<std::int32_t>;
 class Object {
  public:
   Object();
+  /// In this order; of members with the same key the last one, at the place of the first.
+  explicit Object(std::vector<Member> members);
   Object(const Object& other);
   Object(Object&& other) noexcept;
   Object& operator=(const Object& other);
@@ -62,7 +64,9 @@ class Object {
   /// Where the key is, or the free slot where it would be.
   [[nodiscard]] std::size_t slot_of(std::string_view key, std::uint32_t hash) const;
   [[nodiscard]] std::uint32_t position_of(std::string_view key) const;
-  void rebuild_index();
+  /// False when some key is there twice; then the index has the first one.
+  bool rebuild_index();
+  [[nodiscard]] bool has_duplicates() const;
 
   std::vector<Member> members_;
   /// Open addressing. Null while the object is small.
@@ -160,6 +164,9 @@ class Value {
   [[nodiscard]] const std::string* if_string() const { return std::get_if<std::string>(&data_); }
 
   [[nodiscard]] std::string* if_string() { return std::get_if<std::string>(&data_); }
+
+  /// Becomes an empty string, whatever it was.
+  std::string& make_string() { return data_.emplace<std::string>(); }
 
   [[nodiscard]] const Array* if_array() const { return std::get_if<Array>(&data_); }
 

@@ -26,7 +26,7 @@ class LateWeights {
  public:
   /// What a product packs before it multiplies, and fill_some() fills: about the second-level
   /// caches of a few cores. With more than two threads 4 MiB for each of them, up to 64 MiB.
-  static constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
+  static constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
   /// How long a pass after the first one fills for good, besides what it computes: as long as the
   /// pass before it packed in vain, and this at least. So a stream of passes takes about twice as
   /// long as filling at once, however slow new memory is.

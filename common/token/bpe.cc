@@ -68,19 +68,48 @@ void BpeModel::insert(const Merge& merge) {
 }
 
 Status BpeModel::add_merge(std::string_view left, std::string_view right) {
-  const auto left_id = vocabulary_.find(left);
-  const auto right_id = vocabulary_.find(right);
   std::string merged(left);
   merged += right;
-  const auto new_id = vocabulary_.find(merged);
-  if (!left_id || !right_id || !new_id) {
-    const std::string_view missing = !left_id ? left : !right_id ? right : std::string_view(merged);
-    return invalid_argument(fmt::format(
-        "merge of \"{}\" and \"{}\": \"{}\" is not in the vocabulary", left, right, missing));
-  }
-  if ((++merge_count_) * 2 > merges_.size()) reserve_merges(merge_count_ * 2);
-  insert({pair_key(*left_id, *right_id), next_rank_++, *new_id});
+  NewMerge merge{Vocabulary::key(left), Vocabulary::key(right), Vocabulary::key(merged)};
+  TANDEM_TRY(resolve(merge));
+  add_merge(merge);
   return {};
+}
+
+void BpeModel::prefetch(const NewMerge& merge) const {
+  vocabulary_.prefetch(merge.left);
+  vocabulary_.prefetch(merge.right);
+  vocabulary_.prefetch(merge.merged);
+}
+
+void BpeModel::prefetch_tokens(const NewMerge& merge) const {
+  vocabulary_.prefetch_token(merge.left);
+  vocabulary_.prefetch_token(merge.right);
+  vocabulary_.prefetch_token(merge.merged);
+}
+
+Status BpeModel::resolve(NewMerge& merge) const {
+  const auto left_id = vocabulary_.find(merge.left);
+  const auto right_id = vocabulary_.find(merge.right);
+  const auto new_id = vocabulary_.find(merge.merged);
+  if (!left_id || !right_id || !new_id) {
+    const Vocabulary::Key& missing = !left_id ? merge.left : !right_id ? merge.right : merge.merged;
+    return invalid_argument(
+        fmt::format("merge of \"{}\" and \"{}\": \"{}\" is not in the vocabulary",
+                    merge.left.text,
+                    merge.right.text,
+                    missing.text));
+  }
+  merge.pair = pair_key(*left_id, *right_id);
+  merge.new_id = *new_id;
+  if (!merges_.empty())
+    __builtin_prefetch(&merges_[hash_pair(merge.pair) & (merges_.size() - 1)], 1);
+  return {};
+}
+
+void BpeModel::add_merge(const NewMerge& merge) {
+  if ((++merge_count_) * 2 > merges_.size()) reserve_merges(merge_count_ * 2);
+  insert({merge.pair, next_rank_++, merge.new_id});
 }
 
 const BpeModel::Merge* BpeModel::find_merge(std::int32_t left, std::int32_t right) const {

@@ -39,6 +39,21 @@ class BpeModel {
   /// Errors: a token or the merged token is not in the vocabulary.
   Status add_merge(std::string_view left, std::string_view right);
 
+  /// A merge to be added, for many at a time: prefetch, prefetch_tokens, resolve and add_merge of
+  /// it, each when what the step before asked for has come.
+  struct NewMerge {
+    Vocabulary::Key left;
+    Vocabulary::Key right;
+    Vocabulary::Key merged;
+    std::uint64_t pair = 0;
+    std::int32_t new_id = -1;
+  };
+
+  void prefetch(const NewMerge& merge) const;
+  void prefetch_tokens(const NewMerge& merge) const;
+  Status resolve(NewMerge& merge) const;
+  void add_merge(const NewMerge& merge);
+
   /// Appends the ids of one word (valid UTF-8). Time is linear for words made of few pairs (two
   /// megabytes of one letter), n log n at worst.
   void encode(std::string_view word, std::vector<std::int32_t>& out) const;

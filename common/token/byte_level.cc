@@ -45,17 +45,23 @@ void append_byte_level(std::string& out, std::string_view bytes) {
   }
 }
 
-std::optional<std::string> byte_level_bytes(std::string_view token) {
+bool append_byte_level_bytes(std::string& out, std::string_view token) {
   const Tables& t = tables();
-  std::string bytes;
-  bytes.reserve(token.size());
+  const std::size_t before = out.size();
+  // No character stands for more bytes than it has.
+  out.resize(before + token.size());
+  char* to = out.data() + before;
   while (!token.empty()) {
     const json::Utf8Step step = json::decode_utf8(token);
-    if (step.code_point >= kCodeEnd || t.byte[step.code_point] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(t.byte[step.code_point]));
+    if (step.code_point >= kCodeEnd || t.byte[step.code_point] < 0) {
+      out.resize(before);
+      return false;
+    }
+    *to++ = static_cast<char>(t.byte[step.code_point]);
     token.remove_prefix(step.byte_count);
   }
-  return bytes;
+  out.resize(static_cast<std::size_t>(to - out.data()));
+  return true;
 }
 
 }  // namespace tandem::token

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,7 +10,8 @@ namespace tandem::token {
 /// Appends each byte of `bytes` as its character (bytes_to_unicode in OpenAI's encoder.py).
 void append_byte_level(std::string& out, std::string_view bytes);
 
-/// The bytes behind a token; nullopt when some character is not of the alphabet.
-std::optional<std::string> byte_level_bytes(std::string_view token);
+/// Appends the bytes behind a token. False, and nothing is appended, when some character is not of
+/// the alphabet.
+bool append_byte_level_bytes(std::string& out, std::string_view token);
 
 }  // namespace tandem::token

@@ -126,15 +126,16 @@ std::string Decoder::run(const Metaspace& step, std::string text, bool first) {
   return replace_all(text, step.replacement, first && step.drops_first ? "" : " ");
 }
 
-std::string Decoder::token_text(std::string_view token, bool first) const {
-  std::string text(token);
-  for (const Step& step : token_steps_) {
-    text = std::visit([&](const auto& s) { return run(s, std::move(text), first); }, step);
+void Decoder::append_token_text(std::string& out, std::string_view token, bool first) const {
+  std::string text;
+  if (!token_steps_.empty()) {
+    text = token;
+    for (const Step& step : token_steps_) {
+      text = std::visit([&](const auto& s) { return run(s, std::move(text), first); }, step);
+    }
+    token = text;
   }
-  if (join_ == Join::kByteLevel) {
-    if (auto bytes = byte_level_bytes(text)) return *bytes;
-  }
-  return text;
+  if (join_ != Join::kByteLevel || !append_byte_level_bytes(out, token)) out += token;
 }
 
 DecodeState::DecodeState(const Decoder& decoder, bool after_text)
@@ -145,7 +146,7 @@ DecodeState::DecodeState(const Decoder& decoder, bool after_text)
 void DecodeState::push(std::string_view token, std::string_view text) {
   std::string own;
   if (first_) {
-    own = decoder_->token_text(token, true);
+    decoder_->append_token_text(own, token, true);
     text = own;
   }
   switch (decoder_->join()) {

@@ -27,8 +27,8 @@ class Decoder {
   /// not supported.
   static Result<Decoder> load(const json::Field& field);
 
-  /// What one token contributes before joining. `first`: it is the first token of the text.
-  [[nodiscard]] std::string token_text(std::string_view token, bool first) const;
+  /// Appends what one token contributes before joining. `first`: it is the first token of the text.
+  void append_token_text(std::string& out, std::string_view token, bool first) const;
 
   [[nodiscard]] Join join() const { return join_; }
 
@@ -88,7 +88,7 @@ class DecodeState {
   DecodeState(const Decoder& decoder, bool after_text);
 
   /// `token` is the token as written in the vocabulary, `text` its bytes if the caller has them
-  /// ready (token_text for a token that is not the first).
+  /// ready (append_token_text for a token that is not the first).
   void push(std::string_view token, std::string_view text);
   /// Makes what is complete so far final.
   void settle();

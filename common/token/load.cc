@@ -5,11 +5,16 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <utility>
+
 namespace tandem::token {
 namespace {
 
 constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 constexpr std::size_t kAddedTokensMax = 1 << 18;
+/// Tokens whose places in the vocabulary are asked for at a time.
+constexpr std::size_t kAhead = 16;
 
 const json::Value& null_value() {
   static const json::Value kNull;
@@ -26,6 +31,18 @@ Status refuse_affix(const json::Field& model, std::string_view key) {
   TANDEM_TRY(const auto text, model.optional_string(key));
   if (text && !text->empty()) return model.at(key)->mismatch("null (not supported otherwise)");
   return {};
+}
+
+/// "a b" or ["a", "b"]; two empty ones for anything else.
+std::pair<std::string_view, std::string_view> read_merge(const json::Value& merge) {
+  const auto* pair = merge.if_array();
+  if (pair != nullptr && pair->size() == 2 && (*pair)[0].is_string() && (*pair)[1].is_string())
+    return {*(*pair)[0].if_string(), *(*pair)[1].if_string()};
+  const auto* text = merge.if_string();
+  const std::size_t blank = text != nullptr ? text->find(' ') : std::string::npos;
+  if (blank == std::string::npos || text->find(' ', blank + 1) != std::string::npos) return {};
+  const std::string_view all = *text;
+  return {all.substr(0, blank), all.substr(blank + 1)};
 }
 
 }  // namespace
@@ -81,15 +98,22 @@ Status Loader::load_model(const json::Field& root) {
   TANDEM_TRY(const json::Object* vocab, vocab_field.as_object());
   Vocabulary vocabulary;
   vocabulary.reserve(std::min(vocab->size(), std::size_t{kMaxTokenIds}));
-  for (const json::Member& member : *vocab) {
-    const auto* id = member.value.if_int();
-    if (id == nullptr) {
-      return vocab_field.error(fmt::format("token \"{}\": expected an integer id, found {}",
-                                           member.key,
-                                           json::describe(member.value)));
+  // Places of tokens lie all over the vocabulary's table: some are asked for at a time.
+  std::array<Vocabulary::Key, kAhead> keys;
+  for (std::size_t i = 0; i < vocab->size() + kAhead; ++i) {
+    Vocabulary::Key& key = keys[i % kAhead];
+    if (i >= kAhead) {
+      const json::Value& id = vocab->begin()[i - kAhead].value;
+      if (id.if_int() == nullptr) {
+        return vocab_field.error(fmt::format(
+            "token \"{}\": expected an integer id, found {}", key.text, json::describe(id)));
+      }
+      const Status added = vocabulary.add(key, *id.if_int());
+      if (!added.ok()) return added.with_context(vocab_field.path());
     }
-    const Status added = vocabulary.add(member.key, *id);
-    if (!added.ok()) return added.with_context(vocab_field.path());
+    if (i >= vocab->size()) continue;
+    key = Vocabulary::key(vocab->begin()[i].key);
+    vocabulary.prefetch(key);
   }
   BpeOptions options;
   TANDEM_TRY(const auto unk, model.optional_string("unk_token"));
@@ -110,28 +134,38 @@ Status Loader::load_model(const json::Field& root) {
 Status Loader::load_merges(const json::Field& model) {
   TANDEM_TRY(const json::Field field, model.at("merges"));
   TANDEM_TRY(const json::Array* merges, field.as_array());
+  const auto path = [&](std::size_t i) { return fmt::format("{}[{}]", field.path(), i); };
   t_.model_.reserve_merges(merges->size());
-  for (std::size_t i = 0; i < merges->size(); ++i) {
-    const json::Value& merge = (*merges)[i];
-    std::string_view left;
-    std::string_view right;
-    if (const auto* pair = merge.if_array();
-        pair != nullptr && pair->size() == 2 && (*pair)[0].is_string() && (*pair)[1].is_string()) {
-      left = *(*pair)[0].if_string();
-      right = *(*pair)[1].if_string();
-    } else if (const auto* text = merge.if_string()) {
-      const std::size_t blank = text->find(' ');
-      if (blank != std::string::npos && text->find(' ', blank + 1) == std::string::npos) {
-        left = std::string_view(*text).substr(0, blank);
-        right = std::string_view(*text).substr(blank + 1);
-      }
+
+  struct Ahead {
+    BpeModel::NewMerge merge;
+    std::string merged;
+  };
+
+  std::array<Ahead, 3 * kAhead> ahead;
+  const auto before = [&ahead](std::size_t i) -> BpeModel::NewMerge& {
+    return ahead[i % ahead.size()].merge;
+  };
+  for (std::size_t i = 0; i < merges->size() + ahead.size(); ++i) {
+    const auto is_merge = [&](std::size_t behind) {
+      return i >= behind && i - behind < merges->size();
+    };
+    if (is_merge(3 * kAhead)) t_.model_.add_merge(before(i - 3 * kAhead));
+    if (is_merge(2 * kAhead)) {
+      const Status found = t_.model_.resolve(before(i - 2 * kAhead));
+      if (!found.ok()) return found.with_context(path(i - 2 * kAhead));
     }
-    const auto path = [&] { return fmt::format("{}[{}]", field.path(), i); };
+    if (is_merge(kAhead)) t_.model_.prefetch_tokens(before(i - kAhead));
+    if (!is_merge(0)) continue;
+    const auto [left, right] = read_merge((*merges)[i]);
     if (left.empty() || right.empty()) {
-      return json::Field(merge, path()).mismatch("two tokens, as \"a b\" or [\"a\", \"b\"]");
+      return json::Field((*merges)[i], path(i))
+          .mismatch("two tokens, as \"a b\" or [\"a\", \"b\"]");
     }
-    const Status added = t_.model_.add_merge(left, right);
-    if (!added.ok()) return added.with_context(path());
+    Ahead& next = ahead[i % ahead.size()];
+    next.merged.assign(left).append(right);
+    next.merge = {Vocabulary::key(left), Vocabulary::key(right), Vocabulary::key(next.merged)};
+    t_.model_.prefetch(next.merge);
   }
   return {};
 }

@@ -68,28 +68,38 @@ RawWords::RawWords(const Vocabulary& vocabulary) {
 /// Some at a time: their slots, which lie all over the table, come from memory together.
 void RawWords::insert_all(const Vocabulary& vocabulary) {
   struct Word {
-    std::string bytes;
+    std::size_t begin = 0;
+    std::size_t end = 0;
     std::uint64_t key = 0;
     std::int32_t id = -1;
   };
 
   std::array<Word, 16> words;
+  std::string all_bytes;
   std::size_t count = 0;
+  const auto bytes_of = [&](const Word& word) {
+    return std::string_view(all_bytes).substr(word.begin, word.end - word.begin);
+  };
   const auto insert_words = [&] {
     for (std::size_t i = 0; i < count; ++i)
-      insert(words[i].bytes, words[i].key, words[i].id);
+      insert(bytes_of(words[i]), words[i].key, words[i].id);
     count = 0;
+    all_bytes.clear();
   };
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t i = 0; i < vocabulary.id_end(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    auto bytes = byte_level_bytes(vocabulary.token(id));
-    if (!bytes || bytes->empty()) continue;
-    if (bytes->size() == 1) byte_ids_[static_cast<unsigned char>(bytes->front())] = id;
-    const std::uint64_t key = key_of(*bytes);
-    __builtin_prefetch(&slots_[place_of(key, bytes->size()) & mask], 1);
-    words[count++] = {std::move(*bytes), key, id};
-    if (count == words.size()) insert_words();
+    Word& word = words[count];
+    word.begin = all_bytes.size();
+    if (!append_byte_level_bytes(all_bytes, vocabulary.token(id))) continue;
+    word.end = all_bytes.size();
+    if (word.begin == word.end) continue;
+    const std::string_view bytes = bytes_of(word);
+    if (bytes.size() == 1) byte_ids_[static_cast<unsigned char>(bytes.front())] = id;
+    word.key = key_of(bytes);
+    word.id = id;
+    __builtin_prefetch(&slots_[place_of(word.key, bytes.size()) & mask], 1);
+    if (++count == words.size()) insert_words();
   }
   insert_words();
 }

@@ -186,7 +186,7 @@ void Tokenizer::index_tokens() {
   bytes_end_.reserve(vocab_size());
   for (std::size_t i = 0; i < vocab_size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (has_token(id)) bytes_ += decoder_.token_text(token_text(id), false);
+    if (has_token(id)) decoder_.append_token_text(bytes_, token_text(id), false);
     bytes_end_.push_back(bytes_.size());
   }
   raw_words_ = pre_tokenizer_.ends_in_bytes() && model_.index_bytes();

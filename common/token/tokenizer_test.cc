@@ -54,6 +54,43 @@ std::shared_ptr<const Tokenizer> make(const std::string& text, const std::string
   return tokenizer.ok() ? *tokenizer : nullptr;
 }
 
+// Tokens and merges are looked up some at a time; what is wrong is named wherever it is.
+TEST(Tokenizer, EveryMergeAndTokenIsLookedAt) {
+  constexpr std::size_t kCount = 100;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{16}, std::size_t{17}, kCount}) {
+    std::vector<std::string> words;
+    std::vector<std::string> merges;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string left(1, static_cast<char>('a' + i / 10));
+      const std::string right(1, static_cast<char>('a' + i % 10));
+      merges.push_back(left + " " + right);
+      words.push_back(left + right);
+    }
+    const auto list = [](const std::vector<std::string>& all) {
+      json::Array array;
+      for (const std::string& each : all)
+        array.emplace_back(each);
+      return json::to_string(json::Value(array));
+    };
+    const auto t = make(byte_level_json(words, list(merges)));
+    ASSERT_NE(t, nullptr);
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(t->encode(words[i], false), (Ids{static_cast<std::int32_t>(256 + i)}));
+      std::vector<std::string> wrong = merges;
+      wrong[i] = "a zz";
+      const auto refused = Tokenizer::from_json(byte_level_json(words, list(wrong)), "");
+      EXPECT_EQ(refused.status().message(),
+                "model.merges[" + std::to_string(i) +
+                    "]: merge of \"a\" and \"zz\": \"zz\" is not in the vocabulary");
+      std::string vocab = byte_level_json(words, list(merges));
+      const std::string member = '"' + words[i] + "\":" + std::to_string(256 + i);
+      vocab.replace(vocab.find(member), member.size(), '"' + words[i] + "\":97");
+      EXPECT_EQ(Tokenizer::from_json(vocab, "").status().message(),
+                "model.vocab: id 97 is given to \"a\" and to \"" + words[i] + '"');
+    }
+  }
+}
+
 TEST(Tokenizer, MergesInBothForms) {
   for (const char* merges : {R"([["a","b"],["ab","c"],["b","c"]])", R"(["a b","ab c","b c"])"}) {
     const auto t = make(byte_level_json({"ab", "abc", "bc"}, merges));

@@ -10,25 +10,35 @@ namespace {
 
 constexpr std::size_t kSlotsFirst = 1024;
 
-std::uint32_t hash_of(std::string_view token) {
-  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(token));
-}
-
 }  // namespace
 
-std::size_t Vocabulary::slot_of(std::string_view token, std::uint32_t hash) const {
+Vocabulary::Key Vocabulary::key(std::string_view token) {
+  return {token, static_cast<std::uint32_t>(std::hash<std::string_view>{}(token))};
+}
+
+std::size_t Vocabulary::slot_of(const Key& key) const {
   const std::size_t mask = slots_.size() - 1;
-  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+  for (std::size_t at = key.hash & mask;; at = (at + 1) & mask) {
     const Slot& slot = slots_[at];
-    if (slot.id < 0 || (slot.hash == hash && this->token(slot.id) == token)) return at;
+    if (slot.id < 0 || (slot.hash == key.hash && token(slot.id) == key.text)) return at;
   }
+}
+
+void Vocabulary::prefetch(const Key& key) const {
+  if (!slots_.empty()) __builtin_prefetch(&slots_[key.hash & (slots_.size() - 1)]);
+}
+
+void Vocabulary::prefetch_token(const Key& key) const {
+  if (slots_.empty()) return;
+  const std::int32_t id = slots_[key.hash & (slots_.size() - 1)].id;
+  if (id >= 0) __builtin_prefetch(&entries_[static_cast<std::size_t>(id)]);
 }
 
 void Vocabulary::resize_slots(std::size_t count) {
   const std::vector<Slot> old = std::move(slots_);
   slots_.assign(count, Slot{});
   for (const Slot& slot : old) {
-    if (slot.id >= 0) slots_[slot_of(token(slot.id), slot.hash)] = slot;
+    if (slot.id >= 0) slots_[slot_of({token(slot.id), slot.hash})] = slot;
   }
 }
 
@@ -40,7 +50,8 @@ void Vocabulary::reserve(std::size_t token_count) {
   entries_.reserve(token_count);
 }
 
-Status Vocabulary::add(std::string_view token, std::int64_t id) {
+Status Vocabulary::add(const Key& key, std::int64_t id) {
+  const std::string_view token = key.text;
   if (id < 0 || id >= kMaxTokenIds) {
     return invalid_argument(
         fmt::format("token \"{}\": id {} is outside 0..{}", token, id, kMaxTokenIds - 1));
@@ -52,8 +63,7 @@ Status Vocabulary::add(std::string_view token, std::int64_t id) {
   }
   if ((token_count_ + 1) * 2 > slots_.size())
     resize_slots(std::max(slots_.size() * 2, kSlotsFirst));
-  const std::uint32_t hash = hash_of(token);
-  Slot& slot = slots_[slot_of(token, hash)];
+  Slot& slot = slots_[slot_of(key)];
   if (slot.id >= 0) {
     return invalid_argument(fmt::format("token \"{}\" has the ids {} and {}", token, slot.id, id));
   }
@@ -61,14 +71,14 @@ Status Vocabulary::add(std::string_view token, std::int64_t id) {
   if (index >= entries_.size()) entries_.resize(index + 1);
   entries_[index] = {arena_.size(), static_cast<std::uint32_t>(token.size())};
   arena_ += token;
-  slot = {small, hash};
+  slot = {small, key.hash};
   ++token_count_;
   return {};
 }
 
-std::optional<std::int32_t> Vocabulary::find(std::string_view token) const {
+std::optional<std::int32_t> Vocabulary::find(const Key& key) const {
   if (slots_.empty()) return std::nullopt;
-  const std::int32_t id = slots_[slot_of(token, hash_of(token))].id;
+  const std::int32_t id = slots_[slot_of(key)].id;
   if (id < 0) return std::nullopt;
   return id;
 }

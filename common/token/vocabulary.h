@@ -17,13 +17,34 @@ inline constexpr std::int32_t kMaxTokenIds = 1 << 22;
 /// Const access from many threads is safe.
 class Vocabulary {
  public:
+  /// A token with its hash: for many at a time, whose places are asked for ahead.
+  struct Key {
+    std::string_view text;
+    std::uint32_t hash = 0;
+  };
+
+  [[nodiscard]] static Key key(std::string_view token);
+
   /// Room for so many tokens: what grows otherwise is copied and hashed again each time.
   void reserve(std::size_t token_count);
 
   /// Errors: an id outside [0, kMaxTokenIds), an id or a token given twice.
-  Status add(std::string_view token, std::int64_t id);
+  Status add(const Key& key, std::int64_t id);
 
-  [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
+  Status add(std::string_view token, std::int64_t id) { return add(key(token), id); }
+
+  [[nodiscard]] std::optional<std::int32_t> find(const Key& key) const;
+
+  [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const {
+    return find(key(token));
+  }
+
+  /// Asks for the memory that add() and find() of this key look at first; it takes as long as some
+  /// ten of them.
+  void prefetch(const Key& key) const;
+  /// And what they look at then; for when the first has come.
+  void prefetch_token(const Key& key) const;
+
   /// Empty for an id without a token; see has().
   [[nodiscard]] std::string_view token(std::int32_t id) const;
   [[nodiscard]] bool has(std::int32_t id) const;
@@ -49,7 +70,7 @@ class Vocabulary {
 
   void resize_slots(std::size_t count);
   /// Where the token is, or the free slot where it would be.
-  [[nodiscard]] std::size_t slot_of(std::string_view token, std::uint32_t hash) const;
+  [[nodiscard]] std::size_t slot_of(const Key& key) const;
 
   std::string arena_;
   std::vector<Entry> entries_;
