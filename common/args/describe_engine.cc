@@ -241,8 +241,8 @@ void describe(SchedulingOptions& o, Describe& visit) {
        .common = true,
        .help = "Prompt tokens computed in one step; longer prompts are split. -1 never splits. A "
                "multiple of "
-               "--page-size. Unless given, it is 256 while other requests decode, for theirs wait "
-               "for the step."});
+               "--page-size. Unless given, it is 128 (with AMX 256) while other requests decode, "
+               "for theirs wait for the step."});
   visit(o.max_prefill_tokens,
         {.name = "max-prefill-tokens",
          .range = kAtLeastOne,

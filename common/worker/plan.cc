@@ -19,8 +19,10 @@ namespace {
 /// small model must not take most of a machine only because it could.
 constexpr std::int64_t kDefaultContexts = 64;
 constexpr std::int64_t kRunningMax = 2048;
-/// Tokens of a prefill chunk beside running outputs, when none was asked for.
-constexpr std::int64_t kChunkBesideDecodes = 256;
+/// Tokens of a prefill chunk beside running outputs, when none was asked for. With tiles twice as
+/// many are done sooner, and fewer would be slower each: their weights come in as often.
+constexpr std::int64_t kChunkBesideDecodes = 128;
+constexpr std::int64_t kChunkBesideDecodesOnTiles = 256;
 constexpr std::int64_t kLogitRowsMax = 256;
 constexpr std::uint64_t kTransferBytes = 64U << 20U;
 
@@ -268,8 +270,10 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
   // The size that follows from memory suits accelerators; here such a chunk takes seconds, and who
   // streams waits for it. A size that was asked for is kept.
   if (!args.is_explicit("chunked_prefill_size")) {
+    const bool tiles = plan.backend->family() == kernels::Family::kAmx;
+    const std::int64_t tokens = tiles ? kChunkBesideDecodesOnTiles : kChunkBesideDecodes;
     plan.chunk_beside_decodes = static_cast<std::int32_t>(
-        std::max<std::int64_t>(kChunkBesideDecodes / plan.page_size, 1) * plan.page_size);
+        std::max<std::int64_t>(tokens / plan.page_size, 1) * plan.page_size);
   }
   const std::int64_t asked_running =
       args.scheduling.max_running_requests ? *args.scheduling.max_running_requests : kRunningMax;

@@ -19,10 +19,10 @@ using ::testing::HasSubstr;
 const std::string kModel = std::string(TANDEM_SOURCE_DIR) + "/assets/demo-model";
 constexpr std::uint64_t kMemory = 1U << 30U;
 
-args::Arguments arguments(const std::vector<std::string>& words) {
-  // One kernel family, so that packed sizes are the same on every CPU.
+// One kernel family, so that packed sizes are the same on every CPU.
+args::Arguments arguments(const std::vector<std::string>& words, const char* family = "reference") {
   std::vector<const char*> argv = {
-      "prefill-server", "--model-path", kModel.c_str(), "--kernel-family", "reference"};
+      "prefill-server", "--model-path", kModel.c_str(), "--kernel-family", family};
   for (const std::string& word : words)
     argv.push_back(word.c_str());
   args::ParseOutcome outcome = args::parse(
@@ -67,17 +67,25 @@ TEST(Plan, AChunkThatNobodyAskedForIsShortBesideDecodes) {
   struct Row {
     std::vector<std::string> words;
     std::int32_t want;
+    std::int32_t on_tiles;
   };
 
-  const Row rows[] = {{{}, 256},
-                      {{"--page-size", "48"}, 240},
-                      {{"--page-size", "512"}, 512},
-                      {{"--chunked-prefill-size", "1024"}, 0},
-                      {{"--chunked-prefill-size", "-1"}, 0}};
+  const Row rows[] = {{{}, 128, 256},
+                      {{"--page-size", "48"}, 96, 240},
+                      {{"--page-size", "512"}, 512, 512},
+                      {{"--chunked-prefill-size", "1024"}, 0, 0},
+                      {{"--chunked-prefill-size", "-1"}, 0, 0}};
+  const auto chunk = [](const Row& row, const char* family) {
+    const auto plan = make_plan(arguments(row.words, family), kMemory);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan.ok() ? plan->chunk_beside_decodes : -1;
+  };
+  const bool has_tiles = kernels::select(kernels::Family::kAmx, nullptr) != nullptr;
   for (const Row& row : rows) {
-    const auto plan = make_plan(arguments(row.words), kMemory);
-    ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->chunk_beside_decodes, row.want);
+    EXPECT_EQ(chunk(row, "reference"), row.want);
+    if (has_tiles) {
+      EXPECT_EQ(chunk(row, "amx"), row.on_tiles);
+    }
   }
 }
 
