@@ -1,4 +1,5 @@
-// Tokenizer: MB/s of encode and decode, and the cost of one streamed token. One thread.
+// Tokenizer: MB/s of encode and decode, the cost of one streamed token, and loading (milliseconds;
+// `tokens` are the vocabulary's). One thread.
 //
 //   tokenizer_bench [--model FOLDER] [--corpus FILE] [--mib 4] [--reps 5]
 //
@@ -181,6 +182,9 @@ int main(int argc, char** argv) {
   while (!source.empty() && bytes_of(text, characters) == text.size())
     text += source;
   text.resize(bytes_of(text, characters));
+  const double load =
+      median_seconds(options.reps, [&] { (void)Tokenizer::load(options.model).ok(); });
+  print("load", load * 1e3, "ms", (*tokenizer)->vocab_size(), 0);
   measure(options, *tokenizer, text);
   return 0;
 }
