@@ -19,6 +19,9 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
 // Beside the index of a block, entries are counted in 32 bits.
 constexpr std::uint64_t kBlocksKeptMax = 1U << 30U;
 
+// Keys whose places are asked for at a time.
+constexpr std::size_t kAhead = 32;
+
 }  // namespace
 
 PrefixIndex::PrefixIndex(Options options)
@@ -67,6 +70,15 @@ std::size_t PrefixIndex::bucket_of(std::uint64_t key) const {
   return wide < buckets_.size() ? wide : key & (round_ - 1);
 }
 
+void PrefixIndex::prefetch(std::span<const std::uint64_t> keys) const {
+  for (const std::uint64_t key : keys)
+    __builtin_prefetch(&buckets_[bucket_of(key)]);
+  for (const std::uint64_t key : keys) {
+    if (const Index first = buckets_[bucket_of(key)]; first != kNone)
+      __builtin_prefetch(&at(first));
+  }
+}
+
 PrefixIndex::Index PrefixIndex::find(std::uint64_t key, Index owner) const {
   Index index = buckets_[bucket_of(key)];
   while (index != kNone && (at(index).key != key || at(index).owner != owner))
@@ -97,6 +109,8 @@ std::size_t PrefixIndex::deepest(std::span<const std::uint64_t> keys,
   for (const std::uint64_t worker : among) {
     if (const Index owner = owner_of(worker); owner != kNone) wanted[owner] = true;
   }
+  // Who is placed is inserted next: then all of them are looked at.
+  if (keys.size() <= kAhead) prefetch(keys);
   // Who has a prefix has all shorter ones, so the known ones come before the others.
   const auto end =
       std::ranges::partition_point(keys, [&](std::uint64_t key) { return any_has(key, wanted); });
@@ -113,7 +127,10 @@ void PrefixIndex::insert(std::span<const std::uint64_t> keys, std::uint64_t work
   if (keys.empty()) return;
   const Index owner = make_owner(worker);
   // From the end: so the beginning of a prompt is newer than what hangs on it, and goes after it.
-  for (std::size_t i = std::min(keys.size(), blocks_max_); i-- > 0;) {
+  keys = keys.first(std::min(keys.size(), blocks_max_));
+  for (std::size_t i = keys.size(); i-- > 0;) {
+    if (const std::size_t left = i + 1; (keys.size() - left) % kAhead == 0)
+      prefetch(keys.subspan(left - std::min(left, kAhead), std::min(left, kAhead)));
     const Index known = find(keys[i], owner);
     if (known != kNone) {
       unlink(known);
@@ -205,6 +222,9 @@ void PrefixIndex::split_bucket() {
   buckets_.push_back(kNone);
   Index index = std::exchange(buckets_[from], kNone);
   if (buckets_.size() == 2 * round_) round_ *= 2;
+  // Those of the next split: buckets are split in order.
+  if (const Index next = buckets_[buckets_.size() - round_]; next != kNone)
+    __builtin_prefetch(&at(next));
   while (index != kNone) {
     const Index next = at(index).next;
     Index& head = buckets_[bucket_of(at(index).key)];

@@ -97,6 +97,8 @@ class PrefixIndex {
   [[nodiscard]] Index owner_of(std::uint64_t worker) const;
   Index make_owner(std::uint64_t worker);
   [[nodiscard]] std::size_t bucket_of(std::uint64_t key) const;
+  /// Asks for the memory in which find() of these keys looks, so that it comes together.
+  void prefetch(std::span<const std::uint64_t> keys) const;
   [[nodiscard]] Index find(std::uint64_t key, Index owner) const;
   [[nodiscard]] bool any_has(std::uint64_t key, const std::vector<bool>& owners) const;
   Index take_entry();
