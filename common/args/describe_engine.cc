@@ -226,23 +226,22 @@ void describe(SchedulingOptions& o, Describe& visit) {
          .scope = "scheduler",
          .common = true,
          .help = "Most requests that run together in one worker; others wait."});
-  visit(
-      o.chunked_prefill_size,
-      {.name = "chunked-prefill-size",
-       .range = {.min = 1, .also_allowed = -1},
-       .default_json = "null",
-       .default_note =
-           "computed from memory: 2048 below 35 GB, 4096 below 60 GB or when unknown, 8192 below "
-           "160 GB, else 16384",
-       .services = kEngine,
-       .section = kMemory,
-       .tier = 1,
-       .scope = "scheduler",
-       .common = true,
-       .help = "Prompt tokens computed in one step; longer prompts are split. -1 never splits. A "
-               "multiple of "
-               "--page-size. Unless given, it is 128 (with AMX 256) while other requests decode, "
-               "for theirs wait for the step."});
+  visit(o.chunked_prefill_size,
+        {.name = "chunked-prefill-size",
+         .range = {.min = 1, .also_allowed = -1},
+         .default_json = "null",
+         .default_note =
+             "computed from memory: 2048 below 35 GB, 4096 below 60 GB or when unknown, 8192 below "
+             "160 GB, else 16384",
+         .services = kEngine,
+         .section = kMemory,
+         .tier = 1,
+         .scope = "scheduler",
+         .common = true,
+         .help = "Prompt tokens computed in one step; longer prompts are split. -1 never splits. A "
+                 "multiple of "
+                 "--page-size. Unless given, it is 128 (with AMX 256) while other requests decode, "
+                 "for theirs wait for the step."});
   visit(o.max_prefill_tokens,
         {.name = "max-prefill-tokens",
          .range = kAtLeastOne,

@@ -34,6 +34,21 @@ const char* skip_space_from(const char* at, const char* end) {
   return at;
 }
 
+/// Digits, perhaps after a minus. False when 64 bits do not hold it.
+bool read_integer(std::string_view token, Value& to) {
+  const char* const end = token.data() + token.size();
+  std::int64_t number = 0;
+  if (std::from_chars(token.data(), end, number).ec == std::errc()) {
+    to = number;
+    return true;
+  }
+  std::uint64_t large = 0;
+  if (token.front() == '-' || std::from_chars(token.data(), end, large).ec != std::errc())
+    return false;
+  to = large;
+  return true;
+}
+
 // Room for containers inside one another that most texts need, and for what is in one.
 constexpr std::size_t kFramesFirst = 4;
 constexpr std::size_t kItemsFirst = 2;
@@ -236,20 +251,7 @@ bool Parser::read_number(Value& to) {
     if (!skip_digits()) return expected("a digit in the exponent");
   }
   const std::string_view token = text_.substr(start, pos_ - start);
-  const char* end = token.data() + token.size();
-  if (integer) {
-    std::int64_t number = 0;
-    if (std::from_chars(token.data(), end, number).ec == std::errc()) {
-      to = number;
-      return true;
-    }
-    std::uint64_t large = 0;
-    if (!negative && std::from_chars(token.data(), end, large).ec == std::errc()) {
-      to = large;
-      return true;
-    }
-  }
-  return read_double(token, start, to);
+  return (integer && read_integer(token, to)) || read_double(token, start, to);
 }
 
 /// How many items an array of numbers has, looking ahead for its end: room for all at once. Where

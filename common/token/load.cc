@@ -33,6 +33,31 @@ Status refuse_affix(const json::Field& model, std::string_view key) {
   return {};
 }
 
+Result<Vocabulary> load_vocabulary(const json::Field& model) {
+  TANDEM_TRY(const json::Field vocab_field, model.at("vocab"));
+  TANDEM_TRY(const json::Object* vocab, vocab_field.as_object());
+  Vocabulary vocabulary;
+  vocabulary.reserve(std::min(vocab->size(), std::size_t{kMaxTokenIds}));
+  // Places of tokens lie all over the vocabulary's table: some are asked for at a time.
+  std::array<Vocabulary::Key, kAhead> keys;
+  for (std::size_t i = 0; i < vocab->size() + kAhead; ++i) {
+    Vocabulary::Key& key = keys[i % kAhead];
+    if (i >= kAhead) {
+      const json::Value& id = vocab->begin()[i - kAhead].value;
+      if (id.if_int() == nullptr) {
+        return vocab_field.error(fmt::format(
+            "token \"{}\": expected an integer id, found {}", key.text, json::describe(id)));
+      }
+      const Status added = vocabulary.add(key, *id.if_int());
+      if (!added.ok()) return added.with_context(vocab_field.path());
+    }
+    if (i >= vocab->size()) continue;
+    key = Vocabulary::key(vocab->begin()[i].key);
+    vocabulary.prefetch(key);
+  }
+  return vocabulary;
+}
+
 /// "a b" or ["a", "b"]; two empty ones for anything else.
 std::pair<std::string_view, std::string_view> read_merge(const json::Value& merge) {
   const auto* pair = merge.if_array();
@@ -94,27 +119,7 @@ Status Loader::load_model(const json::Field& root) {
   if (dropout.value_or(0) != 0) return model.at("dropout")->mismatch("null or 0");
   TANDEM_TRY(refuse_affix(model, "continuing_subword_prefix"));
   TANDEM_TRY(refuse_affix(model, "end_of_word_suffix"));
-  TANDEM_TRY(const json::Field vocab_field, model.at("vocab"));
-  TANDEM_TRY(const json::Object* vocab, vocab_field.as_object());
-  Vocabulary vocabulary;
-  vocabulary.reserve(std::min(vocab->size(), std::size_t{kMaxTokenIds}));
-  // Places of tokens lie all over the vocabulary's table: some are asked for at a time.
-  std::array<Vocabulary::Key, kAhead> keys;
-  for (std::size_t i = 0; i < vocab->size() + kAhead; ++i) {
-    Vocabulary::Key& key = keys[i % kAhead];
-    if (i >= kAhead) {
-      const json::Value& id = vocab->begin()[i - kAhead].value;
-      if (id.if_int() == nullptr) {
-        return vocab_field.error(fmt::format(
-            "token \"{}\": expected an integer id, found {}", key.text, json::describe(id)));
-      }
-      const Status added = vocabulary.add(key, *id.if_int());
-      if (!added.ok()) return added.with_context(vocab_field.path());
-    }
-    if (i >= vocab->size()) continue;
-    key = Vocabulary::key(vocab->begin()[i].key);
-    vocabulary.prefetch(key);
-  }
+  TANDEM_TRY(Vocabulary vocabulary, load_vocabulary(model));
   BpeOptions options;
   TANDEM_TRY(const auto unk, model.optional_string("unk_token"));
   if (unk) {
