@@ -316,19 +316,19 @@ class Bench {
     for (const std::size_t connections : {8, 32})
       request_cost("cpu_per_request_text", policy, router, text_load(router, connections));
     if (policy == "round_robin") added_latency(router, {&a, &b});
-    if (policy == "round_robin") loaded_memory(policy, router);
-    if (policy == "cache_aware") {
-      // What it remembers grows with each request, so those of the rows before, which are as many
-      // as the machine is fast, went to another one.
-      const Router fresh(folder_, policy, {&a, &b});
-      loaded_memory(policy, fresh);
-    }
+    if (!wanted("rss_loaded")) return;
+    if (policy == "round_robin") loaded_memory(policy, router, 0);
+    // What this one remembers grows with each request, so those of the rows before, which are as
+    // many as the machine is fast, went to another one.
+    if (policy == "cache_aware")
+      loaded_memory(policy, Router(folder_, policy, {&a, &b}), kRemembered);
   }
 
-  void loaded_memory(const std::string& policy, const Router& router) {
-    if (!wanted("rss_loaded")) return;
+  void loaded_memory(const std::string& policy,
+                     const Router& router,
+                     std::uint64_t least_requests) {
     HttpLoad load = text_load(router, 128);
-    if (policy == "cache_aware") load.least_requests = kRemembered;
+    load.least_requests = least_requests;
     const HttpLoadResult last = run_http_load(load);
     print("rss_loaded", policy, 128, router.rss_mib(), "MiB", 40, last);
   }

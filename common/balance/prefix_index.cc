@@ -130,7 +130,7 @@ void PrefixIndex::insert(std::span<const std::uint64_t> keys, std::uint64_t work
   keys = keys.first(std::min(keys.size(), blocks_max_));
   for (std::size_t i = keys.size(); i-- > 0;) {
     if (const std::size_t left = i + 1; (keys.size() - left) % kAhead == 0)
-      prefetch(keys.subspan(left - std::min(left, kAhead), std::min(left, kAhead)));
+      prefetch(keys.first(left).last(std::min(left, kAhead)));
     const Index known = find(keys[i], owner);
     if (known != kNone) {
       unlink(known);

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
-#include <unordered_set>
 
 namespace tandem::json {
 namespace {
@@ -445,8 +444,9 @@ Result<Value> Parser::run() {
     while (next == Next::kEnd) {
       if (stack_.empty()) {
         skip_space();
-        if (!at_end() && !expected("the end of the text")) return failure_;
-        return std::move(root_);
+        if (at_end()) return std::move(root_);
+        expected("the end of the text");
+        return failure_;
       }
       next = next_or_end();
     }
@@ -473,25 +473,17 @@ Parser::Read Parser::enter() {
   return Read::kOpened;
 }
 
-const std::string* find_duplicate_key(const std::vector<Member>& members) {
-  std::unordered_set<std::string_view> keys;
-  for (const Member& member : members) {
-    if (!keys.insert(member.key).second) return &member.key;
-  }
-  return nullptr;
-}
-
 /// The container has ended.
 bool Parser::close() {
   Frame& frame = stack_.back();
-  if (options_.reject_duplicate_keys) {
-    if (const std::string* key = find_duplicate_key(frame.members))
-      return fail_at(pos_ - 1,
-                     fmt::format("duplicate key \"{}\" in the object that ends here",
-                                 std::string_view(*key).substr(0, 80)));
+  std::optional<std::string> repeated;
+  Value value = frame.is_object ? Value(Object(std::move(frame.members), &repeated))
+                                : Value(std::move(frame.items));
+  if (options_.reject_duplicate_keys && repeated) {
+    return fail_at(pos_ - 1,
+                   fmt::format("duplicate key \"{}\" in the object that ends here",
+                               std::string_view(*repeated).substr(0, 80)));
   }
-  Value value =
-      frame.is_object ? Value(Object(std::move(frame.members))) : Value(std::move(frame.items));
   stack_.pop_back();
   last_place() = std::move(value);
   return true;

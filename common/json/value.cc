@@ -54,13 +54,16 @@ bool equal_objects(const Object& a, const Object& b) {
 
 Object::Object() = default;
 
-Object::Object(std::vector<Member> members) : members_(std::move(members)) {
+Object::Object(std::vector<Member> members, std::optional<std::string>* repeated)
+    : members_(std::move(members)) {
   const bool unique = members_.size() > kIndexFrom ? rebuild_index() : !has_duplicates();
   if (unique) return;
   std::vector<Member> all = std::exchange(members_, {});
   index_ = nullptr;
-  for (Member& member : all)
+  for (Member& member : all) {
+    if (repeated != nullptr && !*repeated && contains(member.key)) *repeated = member.key;
     set(std::move(member.key), std::move(member.value));
+  }
 }
 
 Object::Object(Object&& other) noexcept = default;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,7 +26,8 @@ class Object {
  public:
   Object();
   /// In this order; of members with the same key the last one, at the place of the first.
-  explicit Object(std::vector<Member> members);
+  /// `repeated` becomes the first key that came again, if one did; null: nobody asks.
+  explicit Object(std::vector<Member> members, std::optional<std::string>* repeated = nullptr);
   Object(const Object& other);
   Object(Object&& other) noexcept;
   Object& operator=(const Object& other);
