@@ -254,6 +254,14 @@ TEST(Parse, Limits) {
   EXPECT_EQ(parse("[1,2,3]", {.max_values = 3}).status().code(), Code::kResourceExhausted);
   const auto duplicate = parse(R"({"a":1,"a":2})", {.reject_duplicate_keys = true});
   EXPECT_NE(duplicate.status().message().find("duplicate key \"a\""), std::string::npos);
+  // The first key that comes again, in small objects and in those with an index.
+  std::string many = R"({"a":1,"b":2,)";
+  for (int i = 0; i < 40; ++i)
+    many += fmt::format("\"key {}\":0,", i);
+  for (const std::string& begin : {std::string(R"({"a":1,"b":2,)"), many}) {
+    const auto twice = parse(begin + R"("b":3,"a":4})", {.reject_duplicate_keys = true});
+    EXPECT_NE(twice.status().message().find("duplicate key \"b\""), std::string::npos);
+  }
   EXPECT_TRUE(parse(std::string(1000, '[') + std::string(1000, ']'), {.max_depth = 1000}).ok());
 }
 
