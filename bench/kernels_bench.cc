@@ -89,7 +89,7 @@ struct Format {
 
 double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) {
   const tandem::bench::Limits& limits = setup.limits;
-  if (format.scheme == WeightScheme::kInt8Dynamic) return limits.int8_gop_s;
+  if (rounds_to_bytes(format.scheme)) return limits.int8_gop_s;
   return tandem::bench::multiplies_bf16(setup.backend.family(), format) ? limits.bf16_gflop_s
                                                                         : limits.fma_gflop_s;
 }

@@ -24,8 +24,8 @@ inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat&
     case kernels::WeightScheme::kFloat:
       return format.dtype == kernels::DType::kBf16;
     case kernels::WeightScheme::kInt8:
-    case kernels::WeightScheme::kInt4Group128:
       return family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16;
+    case kernels::WeightScheme::kInt4Group128:
     case kernels::WeightScheme::kInt8Dynamic:
       return false;
   }

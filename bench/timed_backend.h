@@ -315,7 +315,7 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
-    if (weight.scheme() == kernels::WeightScheme::kInt8Dynamic) {
+    if (kernels::rounds_to_bytes(weight.scheme())) {
       cost.int8_ops += ops;
     } else if (multiplies_bf16(inner_.family(), weight.format())) {
       cost.bf16_flops += ops;

@@ -57,7 +57,6 @@ struct Format {
 constexpr Format kFormats[] = {
     {"bf16", DType::kBf16, 0x1p-62F, 0x1p-63F},
     {"int8wo", WeightScheme::kInt8, 1.0F, 0x1p-86F},
-    {"int4wo-128", WeightScheme::kInt4Group128, 1.0F, 0x1p-124F},
 };
 
 /// kMany rows, half of them tiny, one with zeros of both signs, one with infinity, one with NaN.

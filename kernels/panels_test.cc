@@ -104,7 +104,7 @@ TEST(Panels, Int8LiesWhereTheLayoutSays) {
     const MatrixView view = source.view();
     const auto rows = testing::reference().pack({&view, 1}, WeightScheme::kInt8, pool);
     const auto* scales = reinterpret_cast<const float*>(rows->data());
-    const auto* q = reinterpret_cast<const std::int8_t*>(rows->data() + n * 2 * sizeof(float));
+    const auto* q = reinterpret_cast<const std::int8_t*>(rows->data() + n * sizeof(float));
     const std::size_t panel_bytes = cpu::panel_bytes(k, WeightScheme::kInt8);
     std::vector<std::byte> want(cpu::panel_count(n) * panel_bytes);
     for (std::size_t row = 0; row < n; ++row) {
@@ -122,6 +122,48 @@ TEST(Panels, Int8LiesWhereTheLayoutSays) {
       SCOPED_TRACE(std::string(family_name(backend->family())) + " N=" + std::to_string(n) +
                    " K=" + std::to_string(k));
       EXPECT_EQ(packed(*backend, {view}, WeightScheme::kInt8, pool), want);
+    }
+  }
+}
+
+// The same integers, of half a byte, a step and an offset each.
+TEST(Panels, Int4LiesWhereTheLayoutSays) {
+  ThreadPool pool(2);
+  Rng rng(3);
+  const std::size_t sizes[][2] = {{1, 1}, {15, 6}, {16, 128}, {17, 255}, {5, 256}, {33, 517}};
+  for (const auto& [n, k] : sizes) {
+    const Matrix source(n, k, DType::kBf16, rng.reals(n * k), true);
+    const MatrixView view = source.view();
+    const auto rows = testing::reference().pack({&view, 1}, WeightScheme::kInt4Group128, pool);
+    const auto* q = reinterpret_cast<const std::int8_t*>(rows->data() + n * sizeof(float));
+    const std::size_t panel_bytes = cpu::panel_bytes(k, WeightScheme::kInt4Group128);
+    for (const Backend* backend : testing::vector_backends()) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " N=" + std::to_string(n) +
+                   " K=" + std::to_string(k));
+      const std::vector<std::byte> got =
+          packed(*backend, {view}, WeightScheme::kInt4Group128, pool);
+      ASSERT_EQ(got.size(), cpu::panel_count(n) * panel_bytes);
+      for (std::size_t row = 0; row < n; ++row) {
+        const std::byte* panel = got.data() + row / cpu::kPanel * panel_bytes;
+        const std::size_t lane = row % cpu::kPanel;
+        std::int32_t sum = 0;
+        for (std::size_t i = 0; i < (k + 3) / 4 * 4; ++i) {
+          const std::byte* groups = panel + 128 + i / 256 * (64 + 2048);
+          const std::byte* affine = groups + i / 128 % 2 * 32 + lane * 2;
+          const std::byte two = groups[64 + i % 256 / 8 * 64 + lane * 4 + i % 4];
+          const int half = std::to_integer<int>(two) >> (i % 8 < 4 ? 0 : 4) & 15;
+          const int integer = half * std::to_integer<std::int8_t>(affine[0]) -
+                              std::to_integer<std::int8_t>(affine[1]);
+          if (i < k) {
+            ASSERT_EQ(integer, q[row * k + i]) << "row " << row << " k " << i;
+          }
+          sum += integer * 128;
+        }
+        std::int32_t kept = 0;
+        std::memcpy(&kept, panel + 64 + lane * 4, 4);
+        EXPECT_EQ(kept, sum) << "row " << row;
+        EXPECT_EQ(std::memcmp(panel + lane * 4, rows->data() + row * 4, 4), 0) << "row " << row;
+      }
     }
   }
 }

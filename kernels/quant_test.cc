@@ -84,11 +84,15 @@ TEST(Quantize, WeightsAreWithinHalfAStep) {
         const auto end = std::min<std::ptrdiff_t>(begin + static_cast<std::ptrdiff_t>(group),
                                                   static_cast<std::ptrdiff_t>(i / kK * kK + kK));
         const auto [low, high] = std::minmax_element(w.begin() + begin, w.begin() + end);
-        // Half a step; for int4 also the bf16 roundings of zero (2^-9 of at most 1) and, eight
-        // times, of the scale.
-        const float step =
-            int4 ? (*high - *low) / 15 : std::max(std::abs(*low), std::abs(*high)) / 127;
-        const float limit = step * 0.5001F + (int4 ? 8 * step * 0x1p-8F + 0x1p-8F : 0.0F);
+        // Half a step; for int4 a step is up to one scale wider than 16 of them need be, and its
+        // offset is off by up to half a scale.
+        const std::size_t row = i / kK * kK;
+        const auto [least, most] = std::minmax_element(
+            w.begin() + static_cast<std::ptrdiff_t>(row),
+            w.begin() + static_cast<std::ptrdiff_t>(row + kK));
+        const float scale = std::max(std::abs(*least), std::abs(*most)) / 127;
+        const float step = int4 ? (*high - *low) / 16 + 2 * scale : scale;
+        const float limit = step * 0.5001F;
         ASSERT_LE(std::abs(got[i] - w[i]), limit) << "element " << i;
       }
     }
@@ -102,7 +106,7 @@ TEST(Quantize, PackedWeightsAreAsSmallAsTheirBits) {
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8), whole / 2 + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8Dynamic), whole / 2 + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt4Group128),
-            whole / 4 + 4096 * 4096 / 128 * 4);
+            whole / 4 + 4096 * 8 + 4096 * 4096 / 128 * 2);
 }
 
 TEST(Quantize, ProductsAreThoseOfTheReference) {
@@ -138,9 +142,9 @@ TEST(Quantize, ProductsAreThoseOfTheReference) {
             run(*backend, *pack(*backend, source, scheme, pool), x, pool);
         for (std::size_t i = 0; i < want.size(); ++i) {
           // Integer sums are exact: only the two scales and the conversion round. Else a chain of k
-          // of terms below 1, and as much again for the group's zero.
+          // of terms below 1.
           const auto k = static_cast<double>(p.k);
-          double limit = scheme == WeightScheme::kInt8Dynamic
+          double limit = rounds_to_bytes(scheme)
                              ? 4 * 0x1p-24 * std::abs(static_cast<double>(want[i])) + 1e-30
                              : 2 * (k + 4) * 0x1p-24 * k * 1.1;
           // Each x is off by up to 2^-9, with either sign.
@@ -348,7 +352,7 @@ TEST(Quantize, InputsBeyondBf16GiveNan) {
 }
 
 TEST(Quantize, LargestIntegerSumsAreExact) {
-  constexpr std::size_t kK = kMaxInt8DynamicK;
+  constexpr std::size_t kK = kMaxByteInputs;
   ThreadPool pool(1);
   std::vector<float> w(2 * kK, 1.0F);
   std::fill(w.begin() + kK, w.end(), -1.0F);

@@ -87,9 +87,8 @@ inline bool rounds_inputs(const Backend& backend) {
 }
 
 /// Whether `backend` rounds activations, to bf16 or to no less, for weights of this format and
-/// others do not (WeightScheme::kInt8Dynamic: all do).
+/// others do not (to bytes: all do).
 inline bool rounds_inputs(const Backend& backend, WeightFormat format) {
-  if (format.scheme == WeightScheme::kInt4Group128) return rounds_inputs(backend);
   if (format.scheme == WeightScheme::kInt8) return rounds_inputs(backend);
   return format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16 &&
          rounds_inputs(backend);

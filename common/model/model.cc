@@ -146,8 +146,9 @@ MemoryPlan Model::memory_plan(std::int64_t page_size) const {
 
 std::string Model::numerics() const {
   const std::string_view dtype = kernels::dtype_name(dtype_);
-  // w8a8_int8 rounds inputs to bf16 first since v2.
-  const char* version = quantization_ == Quantization::kW8A8Int8 ? "-v2" : "";
+  // Since v2 w8a8_int8 rounds inputs to bf16 first, and int4wo-128 makes bytes of them.
+  const kernels::WeightFormat layers = layer_format(quantization_, dtype_);
+  const char* version = kernels::rounds_to_bytes(layers.scheme) ? "-v2" : "";
   const std::string quantized =
       quantization_ == Quantization::kNone
           ? ""

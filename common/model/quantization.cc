@@ -34,7 +34,7 @@ kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dty
 
 kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtype) {
   const kernels::WeightFormat format = layer_format(quantization, dtype);
-  return format.scheme == kernels::WeightScheme::kInt4Group128 ? kernels::WeightScheme::kInt8
+  return format.scheme == kernels::WeightScheme::kInt4Group128 ? kernels::WeightScheme::kInt8Dynamic
                                                                : format;
 }
 
@@ -48,14 +48,15 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
                         {"num_attention_heads * head_dim", config.query_size()},
                         {"intermediate_size", config.intermediate_size},
                         {"moe_intermediate_size", config.experts.intermediate_size}};
-  const bool dynamic = quantization == Quantization::kW8A8Int8;
-  const auto most = static_cast<std::int64_t>(dynamic ? kernels::kMaxInt8DynamicK : kernels::kMaxK);
+  const kernels::WeightFormat layers = layer_format(quantization, kernels::DType::kF32);
+  const bool bytes = kernels::rounds_to_bytes(layers.scheme);
+  const auto most = static_cast<std::int64_t>(bytes ? kernels::kMaxByteInputs : kernels::kMaxK);
   for (const Size& size : sizes) {
     if (size.value <= most) continue;
-    return unimplemented(fmt::format("{}: is {}, {} take up to {}",
+    return unimplemented(fmt::format("{}: is {}, {}products take up to {}",
                                      size.name,
                                      size.value,
-                                     dynamic ? "w8a8_int8 products" : "products",
+                                     bytes ? fmt::format("{} ", quantization_name(quantization)) : "",
                                      most));
   }
   return {};

@@ -16,7 +16,7 @@ namespace tandem::model {
 enum class Quantization : std::uint8_t {
   kNone,
   kInt8WeightOnly,     ///< "int8wo": kernels::WeightScheme::kInt8
-  kInt4WeightOnly128,  ///< "int4wo-128": kInt4Group128, the head kInt8
+  kInt4WeightOnly128,  ///< "int4wo-128": kInt4Group128, the head kInt8Dynamic
   kW8A8Int8,           ///< "w8a8_int8": kInt8Dynamic
 };
 

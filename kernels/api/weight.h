@@ -27,8 +27,11 @@ enum class WeightScheme : std::uint8_t {
   /// "int8wo": w = q * scale, q in [-127, 127], one f32 scale an output (largest |w| / 127). Inputs
   /// stay float, or are rounded to 16 bits: y = scale * sum of x q.
   kInt8,
-  /// "int4wo-128": w = q * scale + zero, q in [-8, 7], one bf16 scale ((max - min) / 15) and zero
-  /// (min + 8 scale) per output and 128 inputs. Inputs stay float.
+  /// "int4wo-128": w = scale * (step * q - offset), q in [0, 15]: kInt8Dynamic with 16 values per
+  /// output and 128 inputs instead of 255. scale is that of kInt8; step (1 to 16) and offset
+  /// (-127 to 127) are integers: the smallest step for which all weights of the group are within
+  /// half a step of a value, and values lie around their middle, none beyond 127. Inputs become
+  /// 8 bit as those of kInt8Dynamic, and sums are as exact.
   kInt4Group128,
   /// "w8a8_int8": weights as kInt8. Each row of inputs is rounded to bf16 and then becomes 8 bit
   /// with a scale of its own (largest |x| / 127): x times 1 / scale, to nearest, ties to even, as
@@ -38,13 +41,18 @@ enum class WeightScheme : std::uint8_t {
   kInt8Dynamic,
 };
 
-/// Inputs (k) that share one scale and zero in kInt4Group128; the last group may be shorter.
+/// Whether each row of inputs becomes integers of 8 bit with a scale of its own.
+constexpr bool rounds_to_bytes(WeightScheme scheme) {
+  return scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt4Group128;
+}
+
+/// Inputs (k) that share one step and offset in kInt4Group128; the last group may be shorter.
 inline constexpr std::size_t kInt4Group = 128;
 
 /// Largest k of any weight: a row of x in floats fits a thread's scratch.
 inline constexpr std::size_t kMaxK = 240 * 1024;
-/// Largest k of a kInt8Dynamic weight: 127 * 127 * k stays below 2^31.
-inline constexpr std::size_t kMaxInt8DynamicK = 131072;
+/// Largest k where inputs become bytes: 127 * 127 * k stays below 2^31.
+inline constexpr std::size_t kMaxByteInputs = 131072;
 
 /// What pack() makes of a matrix. A DType alone means floats of it.
 struct WeightFormat {
@@ -61,7 +69,7 @@ struct WeightFormat {
 };
 
 enum class WeightLayout : std::uint8_t {
-  /// [n][k]: the reference family. Quantised: [n][groups] f32 scales, as many zeros, [n][k] bytes.
+  /// [n][k]: the reference family. Quantised: [n] f32 scales, [n][k] bytes.
   kRowMajor,
   /// Panels of 16 outputs: f32 and f16 [n/16][k][16], bf16 [n/16][k/2][16][2] (pairs of k, the tile
   /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros. Quantised panels:

@@ -118,7 +118,7 @@ bool takes_packed(const cpu::Kernels& kernels,
 }
 
 bool goes_as_bytes(WeightFormat weight) {
-  return weight.scheme == WeightScheme::kInt8Dynamic;
+  return rounds_to_bytes(weight.scheme);
 }
 
 // Where a row, the first of a tile, of rows begins that are packed for such a weight.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace tandem::kernels::cpu {
@@ -157,64 +158,92 @@ void pack_words(
 }
 
 // `wide` takes k floats.
+/// Scales of a panel's rows; zero of padding.
+struct Scales {
+  float of[kPanel] = {};
+
+  Scales(const Source& source, std::size_t k, const Kernels& kernels, float* wide) {
+    for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+      kernels.widen_row(source.row[lane], source.dtype[lane], wide, k);
+      of[lane] = kernels.int8_scale(wide, k);
+    }
+  }
+};
+
+/// What precedes a quantised panel's elements: `sums` are those of the integers that stand for
+/// weights.
+void write_header(const Scales& scales, std::int32_t* sums, std::byte* panel) {
+  // Of products with dynamic rows, whose k keeps it within 32 bits; else unused.
+  for (std::size_t lane = 0; lane < kPanel; ++lane)
+    sums[lane] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[lane]) * 128U);
+  std::memcpy(panel, scales.of, sizeof(scales.of));
+  std::memcpy(panel + sizeof(scales.of), sums, kPanel * sizeof(*sums));
+}
+
 void pack_int8(
     const Source& source, std::size_t k, const Kernels& kernels, float* wide, std::byte* panel) {
-  float scale[kPanel] = {};
-  for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
-    kernels.widen_row(source.row[lane], source.dtype[lane], wide, k);
-    scale[lane] = kernels.int8_scale(wide, k);
-  }
-  std::byte* const words = panel + 128;
+  const Scales scales(source, k, kernels, wide);
+  std::byte* const words = panel + kByteHeaderBytes;
   Strips strips;
   for (std::size_t begin = 0; begin < k; begin += kStrip) {
     const std::size_t count = std::min(kStrip, k - begin);
     for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
       const DType dtype = source.dtype[lane];
       kernels.widen_row(source.row[lane] + begin * dtype_bytes(dtype), dtype, wide, count);
-      kernels.to_int8(wide, count, scale[lane], reinterpret_cast<std::int8_t*>(strips.data[lane]));
+      kernels.to_int8(
+          wide, count, scales.of[lane], reinterpret_cast<std::int8_t*>(strips.data[lane]));
       strips.pad(lane, count);
     }
     kernels.move_words(strips.row, (count + 3) / 4, words + begin * kPanel);
   }
   std::int32_t sums[kPanel];
   kernels.sum_bytes(words, (k + 3) / 4, sums);
-  // Of products with dynamic rows, whose k keeps it within 32 bits; else unused.
-  for (std::int32_t& sum : sums)
-    sum = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum) * 128U);
-  std::memcpy(panel, scale, sizeof(scale));
-  std::memcpy(panel + sizeof(scale), sums, sizeof(sums));
+  write_header(scales, sums, panel);
 }
 
-/// The low halves of `count` bytes, two to a byte, the first one low; whole words of eight.
+/// `count` integers of 4 bit, in whole words of eight: the first four low in four bytes, the others
+/// high.
 void pack_nibbles(const std::int8_t* q, std::size_t count, std::byte* to) {
   for (std::size_t i = 0; i < count; i += 8) {
     std::uint64_t eight = 0;
     std::memcpy(&eight, q + i, std::min<std::size_t>(8, count - i));
-    eight &= 0x0f0f0f0f0f0f0f0f;
-    eight = (eight | eight >> 4) & 0x00ff00ff00ff00ff;
-    eight = (eight | eight >> 8) & 0x0000ffff0000ffff;
-    const auto word = static_cast<std::uint32_t>(eight | eight >> 16);
+    const auto word = static_cast<std::uint32_t>(eight | eight >> 28U);
     std::memcpy(to + i / 2, &word, sizeof(word));
   }
 }
 
-void pack_int4(const Source& source, std::size_t k, const Kernels& kernels, std::byte* panel) {
-  alignas(64) float wide[kInt4Group];
+void pack_int4(
+    const Source& source, std::size_t k, const Kernels& kernels, float* wide, std::byte* panel) {
+  constexpr std::size_t kGroups = kInt4HeaderBytes / (kPanel * 2);
+  const Scales scales(source, k, kernels, wide);
   std::int8_t q[kInt4Group];
+  std::int32_t sums[kPanel] = {};
   Strips strips;
-  for (std::size_t begin = 0; begin < k; begin += kInt4Group) {
-    const std::size_t count = std::min(kInt4Group, k - begin);
-    std::uint16_t affine[kPanel][2] = {};
-    for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
-      const DType dtype = source.dtype[lane];
-      kernels.widen_row(source.row[lane] + begin * dtype_bytes(dtype), dtype, wide, count);
-      kernels.to_int4(wide, count, q, affine[lane]);
-      pack_nibbles(q, count, strips.data[lane]);
+  std::byte* to = panel + kByteHeaderBytes;
+  for (std::size_t begin = 0; begin < k; begin += kGroups * kInt4Group) {
+    std::int8_t affine[kGroups][kPanel][2] = {};
+    std::byte* const header = to;
+    to += kInt4HeaderBytes;
+    for (std::size_t group = 0; group < kGroups; ++group) {
+      const std::size_t first = begin + group * kInt4Group;
+      if (first >= k) break;
+      const std::size_t count = std::min(kInt4Group, k - first);
+      for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
+        const DType dtype = source.dtype[lane];
+        const std::int8_t* own = affine[group][lane];
+        kernels.widen_row(source.row[lane] + first * dtype_bytes(dtype), dtype, wide, count);
+        kernels.to_int4(wide, count, scales.of[lane], q, affine[group][lane]);
+        pack_nibbles(q, count, strips.data[lane]);
+        // What pads a word counts, too.
+        sums[lane] += own[0] * std::accumulate(q, q + count, 0) -
+                      own[1] * static_cast<std::int32_t>(round_up(count, 4));
+      }
+      kernels.move_words(strips.row, (count + 7) / 8, to);
+      to += (count + 7) / 8 * 64;
     }
-    std::memcpy(panel, affine, sizeof(affine));
-    kernels.move_words(strips.row, (count + 7) / 8, panel + sizeof(affine));
-    panel += sizeof(affine) + kInt4Group / 2 * kPanel;
+    std::memcpy(header, affine, sizeof(affine));
   }
+  write_header(scales, sums, panel);
 }
 
 void pack_panel(const Source& source,
@@ -231,7 +260,7 @@ void pack_panel(const Source& source,
     case WeightScheme::kInt8Dynamic:
       return pack_int8(source, k, kernels, wide, panel);
     case WeightScheme::kInt4Group128:
-      return pack_int4(source, k, kernels, panel);
+      return pack_int4(source, k, kernels, wide, panel);
   }
 }
 

@@ -17,19 +17,21 @@ constexpr std::size_t panel_count(std::size_t n) {
 }
 
 /// bf16 panels are padded to whole AMX tiles of 32 k. Quantised panels are padded to whole words of
-/// 32 bits, and hold
-///   int8: 16 f32 scales, 16 int32 (128 * sum of q), then [k/4][16] words of four bytes;
-///   int4: per group 16 pairs of bf16 (scale, zero), then [k/8][16] words of eight half bytes; the
-///         first k is the lowest.
+/// 32 bits, and hold 16 f32 scales, 16 int32 (128 * sum of what stands for weights), then
+///   int8: [k/4][16] words of four bytes;
+///   int4: per two groups of k their headers, 16 pairs of bytes each (step, offset), then [k/8][16]
+///         words of eight half bytes: low in the four bytes of a word are those of the first four
+///         k, high those of the next four.
 constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
   switch (format.scheme) {
     case WeightScheme::kFloat:
       break;
     case WeightScheme::kInt8:
     case WeightScheme::kInt8Dynamic:
-      return 128 + round_up(k, 4) * kPanel;
+      return kByteHeaderBytes + round_up(k, 4) * kPanel;
     case WeightScheme::kInt4Group128:
-      return round_up(k, kInt4Group) / kInt4Group * 64 + round_up(k, 8) / 8 * 64;
+      return kByteHeaderBytes + (k + 2 * kInt4Group - 1) / (2 * kInt4Group) * kInt4HeaderBytes +
+             round_up(k, 8) / 8 * 64;
   }
   return (format.dtype == DType::kBf16 ? round_up(k, 32) : k) * kPanel * dtype_bytes(format.dtype);
 }

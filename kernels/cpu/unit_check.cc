@@ -39,7 +39,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
   // A panel: of bf16, or scales and bytes.
   constexpr std::size_t kWords = kK * kPanel;
   alignas(64) std::uint16_t weight[kWords] = {};
-  constexpr std::size_t kByteWords = (kInt8HeaderBytes + kK * kPanel) / 2;
+  constexpr std::size_t kByteWords = (kByteHeaderBytes + kK * kPanel) / 2;
   static_assert(kByteWords <= kWords);
   float x[kRows * kK];
   const ThreadPool pool(1);  // for its scratch
@@ -51,7 +51,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
                                  : tries % 4 == 2 ? 60
                                                   : 0;
     if (bytes) {
-      for (std::size_t i = kInt8HeaderBytes / 2; i < kByteWords; ++i)
+      for (std::size_t i = kByteHeaderBytes / 2; i < kByteWords; ++i)
         weight[i] = static_cast<std::uint16_t>(numbers.next());
       for (std::size_t i = 0; i < kPanel; ++i)
         weight[2 * i + 1] = 0x3f80;  // one

@@ -114,38 +114,37 @@ float bf16(float value) {
   return bf16_to_f32(f32_to_bf16(value));
 }
 
-std::size_t group_size(WeightScheme scheme, std::size_t k) {
-  return scheme == WeightScheme::kInt4Group128 ? kInt4Group : std::max<std::size_t>(k, 1);
-}
-
 // The parts of a quantised weight (WeightLayout::kRowMajor).
 struct Quantized {
   std::size_t k;
-  std::size_t group;
-  std::size_t groups;
   std::int8_t* q;
   float* scale;
-  float* zero;
 };
 
 Quantized parts_of(const PackedWeight& weight, std::byte* data) {
   Quantized parts{};
   parts.k = weight.k();
-  parts.group = group_size(weight.scheme(), parts.k);
-  parts.groups = (parts.k + parts.group - 1) / parts.group;
   parts.scale = reinterpret_cast<float*>(data);
-  parts.zero = parts.scale + weight.n() * parts.groups;
-  parts.q = reinterpret_cast<std::int8_t*>(parts.zero + weight.n() * parts.groups);
+  parts.q = reinterpret_cast<std::int8_t*>(parts.scale + weight.n());
   return parts;
 }
 
-void quantize_group(const float* x, std::size_t count, float* scale, float* zero, std::int8_t* q) {
-  const auto [low, high] = std::minmax_element(x, x + count);
-  const bool finite = std::all_of(x, x + count, [](float v) { return std::isfinite(v); });
-  *scale = finite ? bf16((*high - *low) / 15.0F) : std::numeric_limits<float>::quiet_NaN();
-  *zero = bf16(*low + 8.0F * *scale);
-  for (std::size_t i = 0; i < count; ++i)
-    q[i] = round_to(x[i] - *zero, *scale, -8.0F, 7.0F);
+// One group of kInt4Group128: the integers that its q of 4 bit stand for.
+void quantize_group(const float* x, std::size_t count, float scale, std::int8_t* q) {
+  const float unit = scale > 0.0F ? scale : 1.0F;
+  const auto [least, most] = std::minmax_element(x, x + count);
+  const float low = *least / unit;
+  const float high = *most / unit;
+  const float steps = (high - low) / 16.0F;
+  // No NaN is clamped: the scale of its output is NaN, and q does not matter.
+  const float step = steps > 1.0F ? std::min(std::ceil(steps), 16.0F) : 1.0F;
+  const float centred = 7.5F * step - 0.5F * (low + high);
+  const float offset =
+      std::isnan(centred) ? 0.0F : std::round(std::clamp(centred, 15.0F * step - 127.0F, 127.0F));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int8_t four = round_to(x[i] + offset * unit, step * unit, 0.0F, 15.0F);
+    q[i] = static_cast<std::int8_t>(static_cast<float>(four) * step - offset);
+  }
 }
 
 void quantize_row(const std::vector<float>& x,
@@ -153,34 +152,22 @@ void quantize_row(const std::vector<float>& x,
                   WeightScheme scheme,
                   Quantized out) {
   std::int8_t* q = out.q + row * out.k;
-  if (scheme != WeightScheme::kInt4Group128) {
-    if (out.groups == 0) return;
-    out.scale[row] = scale_of_int8(x.data(), out.k);
-    out.zero[row] = 0;
-    for (std::size_t i = 0; i < out.k; ++i)
-      q[i] = round_to(x[i], out.scale[row], -127.0F, 127.0F);
+  out.scale[row] = scale_of_int8(x.data(), out.k);
+  if (scheme == WeightScheme::kInt4Group128) {
+    for (std::size_t i = 0; i < out.k; i += kInt4Group)
+      quantize_group(x.data() + i, std::min(kInt4Group, out.k - i), out.scale[row], q + i);
     return;
   }
-  for (std::size_t g = 0; g < out.groups; ++g) {
-    const std::size_t begin = g * out.group;
-    quantize_group(x.data() + begin,
-                   std::min(out.group, out.k - begin),
-                   &out.scale[row * out.groups + g],
-                   &out.zero[row * out.groups + g],
-                   q + begin);
-  }
+  for (std::size_t i = 0; i < out.k; ++i)
+    q[i] = round_to(x[i], out.scale[row], -127.0F, 127.0F);
 }
 
 // Sum of x times the widened weights of one output.
 double product(const Quantized& weight, std::size_t output, const float* x) {
   double sum = 0;
-  for (std::size_t i = 0; i < weight.k; ++i) {
-    const std::size_t at = output * weight.groups + i / weight.group;
-    const double q = weight.q[output * weight.k + i];
-    sum += static_cast<double>(x[i]) *
-           (q * static_cast<double>(weight.scale[at]) + static_cast<double>(weight.zero[at]));
-  }
-  return sum;
+  for (std::size_t i = 0; i < weight.k; ++i)
+    sum += static_cast<double>(x[i]) * weight.q[output * weight.k + i];
+  return sum * static_cast<double>(weight.scale[output]);
 }
 
 // The same with x rounded to bf16 and then to 8 bit.
@@ -191,8 +178,8 @@ double rounded_product(const Quantized& weight, std::size_t output, const float*
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < weight.k; ++i)
     sum += input_to_int8(rounded[i], scale) * weight.q[output * weight.k + i];
-  const float weight_scale = weight.groups == 0 ? 0.0F : weight.scale[output];
-  return static_cast<double>(sum) * static_cast<double>(weight_scale) * static_cast<double>(scale);
+  return static_cast<double>(sum) * static_cast<double>(weight.scale[output]) *
+         static_cast<double>(scale);
 }
 
 double float_product(const PackedWeight& weight,
@@ -216,8 +203,8 @@ double any_product(const PackedWeight& weight,
   if (weight.scheme() == WeightScheme::kFloat) return float_product(weight, index, output, x);
   // parts_of() serves packing, too; nothing is written here.
   const Quantized parts = parts_of(weight, const_cast<std::byte*>(weight.data(index)));
-  return weight.scheme() == WeightScheme::kInt8Dynamic ? rounded_product(parts, output, x)
-                                                       : product(parts, output, x);
+  return rounds_to_bytes(weight.scheme()) ? rounded_product(parts, output, x)
+                                          : product(parts, output, x);
 }
 
 void pack_quantized(std::span<const MatrixView> parts,
@@ -312,8 +299,7 @@ void ReferenceBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) con
 
 std::size_t ReferenceBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat store) const {
   if (store.scheme == WeightScheme::kFloat) return n * k * dtype_bytes(store.dtype);
-  const std::size_t group = group_size(store.scheme, k);
-  return n * k + n * ((k + group - 1) / group) * 2 * sizeof(float);
+  return n * k + n * sizeof(float);
 }
 
 void ReferenceBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {

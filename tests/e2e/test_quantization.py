@@ -39,7 +39,7 @@ def test_weights_shrink_and_answers_stay(cluster, name):
     for same in ("embedding_bytes", "activation_bytes"):
         assert plan(small)[same] == plan(whole)[same], same
     assert small.info()["page_bytes"] == whole.info()["page_bytes"], "the KV layout is that of the float model"
-    version = "-v2" if name == "w8a8_int8" else ""
+    version = "" if name == "int8wo" else "-v2"
     assert f"+{name}{version}/" in small.info()["numerics_family"]
     # The demo model answers questions by heart: most answers survive the rounding of its weights.
     questions = [json.loads(line) for line in (DEMO_MODEL / "eval.jsonl").read_text().splitlines()]

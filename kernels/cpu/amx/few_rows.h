@@ -14,7 +14,7 @@
 
 namespace tandem::kernels::cpu {
 
-/// W::few_pairs: the pairs of k in 64 bytes of a panel; kMore: a line behind them may be read, too.
+/// W::few_pairs: the pairs of k in 64 bytes of a panel.
 template <class V, class W>
 class FewRows {
   using Vec = typename V::Vec;
@@ -36,30 +36,19 @@ class FewRows {
   static constexpr std::size_t kStepLines = W::kMadeOf / 64;
   static constexpr std::size_t kLinePairs = kStepK / 2 / kStepLines;
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
-  /// Steps whose sums go to memory together; 0: all.
-  static constexpr std::size_t kGroupSteps = [] {
-    if constexpr (W::kGrouped) {
-      return W::kGroupSteps;
-    } else {
-      return std::size_t{0};
-    }
-  }();
   static constexpr std::size_t kRows = 4;  ///< at most
-  static_assert(W::kFewRows <= kRows && (!W::kGrouped || W::kFewRows == 1));
+  static_assert(W::kFewRows <= kRows);
   /// Panels side by side: four streams are read fastest.
   template <std::size_t R>
   static constexpr std::size_t kWide = R == 1 ? 4 : 2;
-  /// Scratch: lines of x as tiles have them, x as f32, sums of panels, totals of one.
+  /// Scratch: lines of x as tiles have them, x as f32, sums of panels.
   static constexpr std::size_t kXAt = kRows * kMostK * 2;
   static constexpr std::size_t kSumsAt = kXAt + kRows * kMostK * 4;
-  static constexpr std::size_t kTotalsAt =
-      kSumsAt + kWide<1> * (kMostK / kInt4Group) * kTileRowBytes;
-  static_assert(kTotalsAt + kTileRowBytes <= kRowsBytes);
+  static_assert(kSumsAt + 4 * kRows * kTileRowBytes <= kRowsBytes);
 
   explicit FewRows(const LinearBlock& block)
       : block_(block),
         steps_((block.k + kStepK - 1) / kStepK),
-        groups_(W::kGrouped ? (steps_ + kGroupSteps - 1) / kGroupSteps : 1),
         x_(reinterpret_cast<float*>(base() + kXAt)),
         sums_(reinterpret_cast<float*>(base() + kSumsAt)) {}
 
@@ -102,32 +91,22 @@ class FewRows {
     sum<R, P>(panel);
     V::end_flushing(before);
     for (std::size_t p = 0; p < P; ++p)
-      finish<R>(panel + p, reinterpret_cast<std::byte*>(sums_ + p * groups_ * R * kPanel));
+      finish<R>(panel + p, reinterpret_cast<std::byte*>(sums_ + p * R * kPanel));
   }
 
-  /// Outputs of a panel, whose sums are [group][R][16].
+  /// Outputs of a panel, whose sums are [R][16].
   template <std::size_t R>
   void finish(std::size_t panel, const std::byte* sums) {
-    std::byte* totals = base() + kTotalsAt;
-    if constexpr (W::kGrouped) {
-      for (std::size_t group = 0; group < groups_; ++group)
-        W::fold(block_,
-                {.row = 0, .rows = R, .panel = panel, .group = group},
-                sums + group * R * kTileRowBytes,
-                totals);
-      sums = totals;
-    }
     for (std::size_t r = 0; r < R; ++r)
       Linear<V>::finish(block_, r, panel, W::outputs(block_, r, panel, sums + r * kTileRowBytes));
   }
 
-  /// C of P panels to [P][group][R][16].
+  /// C of P panels to [P][R][16].
   template <std::size_t R, std::size_t P>
   inline __attribute__((always_inline)) void sum(std::size_t panel) const {
     const std::byte* weight = block_.weight + panel * block_.panel_bytes;
     const std::byte* then = Linear<V>::panels_behind(block_, panel + P);
     const float* x = x_;
-    float* to = sums_;
     Vec c[R * P];
     clear(c);
     for (std::size_t step = 0; step < steps_; ++step) {
@@ -142,16 +121,12 @@ class FewRows {
         add_lines<R, P, false>(x, from, ask, (left + kLinePairs * 2 - 1) / (kLinePairs * 2), c);
       }
       x += kStepK * R;
-      const bool last = step + 1 == steps_;
-      if (!last && (!W::kGrouped || (step + 1) % kGroupSteps != 0)) continue;
-#pragma GCC unroll 4
-      for (std::size_t p = 0; p < P; ++p) {
+    }
+#pragma GCC unroll 16
+    for (std::size_t p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-        for (std::size_t r = 0; r < R; ++r)
-          V::store(to + (p * groups_ * R + r) * kPanel, c[r * P + p]);
-      }
-      clear(c);
-      to += R * kPanel;
+      for (std::size_t r = 0; r < R; ++r)
+        V::store(sums_ + (p * R + r) * kPanel, c[r * P + p]);
     }
   }
 
@@ -181,7 +156,7 @@ class FewRows {
         __builtin_prefetch(ask + at);
         Vec first[kLinePairs];
         Vec second[kLinePairs];
-        W::template few_pairs<kMore>(from + at, first, second);
+        W::few_pairs(from + at, first, second);
 #pragma GCC unroll 4
         for (std::size_t pair = 0; pair < kLinePairs; ++pair) {
 #pragma GCC unroll 8
@@ -207,7 +182,6 @@ class FewRows {
 
   const LinearBlock& block_;
   std::size_t steps_;
-  std::size_t groups_;
   float* x_;
   float* sums_;
 };

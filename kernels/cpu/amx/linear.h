@@ -2,9 +2,8 @@
 // which products go where.
 //
 // A kind packs rows of x, names the product, and makes outputs of sums. Those of made.h make B
-// tiles of their panels; kGrouped: kGroupSteps steps along k have sums of their own, which are
-// joined to totals. Up to kFewRows rows read the weight at memory bandwidth without tiles, with the
-// same bits.
+// tiles of their panels. Up to kFewRows rows read the weight at memory bandwidth without tiles, with
+// the same bits.
 #pragma once
 
 #include "kernels/cpu/amx/few_rows.h"
@@ -29,7 +28,6 @@ inline __attribute__((always_inline)) void pack_bf16(
 /// subnormals count as zero).
 template <class V, class T>
 struct Bf16Kind {
-  static constexpr bool kGrouped = false;
   static constexpr std::size_t kFewRows = 4;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kHeaderBytes = 0;
@@ -57,7 +55,6 @@ struct Bf16Kind {
   }
 
   /// See FewRows.
-  template <bool kMore>
   static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
                                                               typename V::Vec* even,
                                                               typename V::Vec* odd) {
@@ -79,7 +76,7 @@ template <class V, class T>
 struct Int8DynamicKind {
   static constexpr std::size_t kFewRows = 3;  ///< by VNNI of the family beneath
   static constexpr std::size_t kStepK = 64;
-  static constexpr std::size_t kHeaderBytes = kInt8HeaderBytes;
+  static constexpr std::size_t kHeaderBytes = kByteHeaderBytes;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to);
@@ -172,6 +169,10 @@ template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
   static constexpr std::size_t kFewRows = 2;
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
+  /// Steps of a cut of many rows.
+  static constexpr std::size_t kCutSteps = 12;
+  /// Whether a line lies between what each four steps are made of.
+  static constexpr bool kHeaders = false;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     const typename V::Vec scale = V::broadcast(0x1p60F);
@@ -180,9 +181,8 @@ struct Int8Kind : Bf16Kind<V, T> {
     });
   }
 
-  static constexpr std::size_t at(std::size_t step) { return kInt8HeaderBytes + step * kMadeOf; }
+  static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
 
-  template <bool kMore>
   static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
                                                               typename V::Vec* even,
                                                               typename V::Vec* odd) {
@@ -194,10 +194,12 @@ struct Int8Kind : Bf16Kind<V, T> {
     odd[1] = V::mul(V::template byte_of<3>(raw), unit);
   }
 
-  /// A B tile; asks for kMadeOf bytes at `ahead`.
-  static inline __attribute__((always_inline)) void make(const std::byte* from,
+  /// The B tile of a step of `panel`; asks for kMadeOf bytes at `ahead`.
+  static inline __attribute__((always_inline)) void make(const std::byte* panel,
+                                                         std::size_t step,
                                                          const std::byte* ahead,
                                                          std::byte* to) {
+    const std::byte* from = panel + at(step);
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < kMadeOf; i += 64) {
       __builtin_prefetch(ahead + i);
@@ -206,7 +208,11 @@ struct Int8Kind : Bf16Kind<V, T> {
   }
 
   /// The last one: zeros behind `count` k.
-  static void make_last(const std::byte* from, std::size_t count, std::byte* to) {
+  static void make_last(const std::byte* panel,
+                        std::size_t step,
+                        std::size_t count,
+                        std::byte* to) {
+    const std::byte* from = panel + at(step);
     __builtin_memset(to, 0, kTileBytes);
     for (std::size_t i = 0; i < count; i += 4)
       make_four(from + i * kPanel, to + 2 * i * kPanel);
@@ -231,150 +237,69 @@ struct Int8Kind : Bf16Kind<V, T> {
   }
 };
 
-/// WeightScheme::kInt4Group128 by bf16: of all 16 values of q, q + 24 is exact in it, with one
-/// exponent, so that bits move to tiles without a look-up. That widens two q of a word of eight at
-/// a time, k and k + 4, so x lies in that order too. Per group of 128 k the tile unit's sums; then
-/// total = fma(sum, scale, total), then total = fma(sum of the group's rounded x,
-/// fma(-24, scale, zero), total).
+/// WeightScheme::kInt4Group128: the B tiles of Int8DynamicKind, made of half bytes.
 template <class V, class T>
-struct Int4Kind {
-  using Vec = typename V::Vec;
-
-  static constexpr bool kGrouped = true;
-  static constexpr std::size_t kFewRows = 1;
-  static constexpr std::size_t kStepK = 32;
-  static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
+struct Int4Kind : Int8DynamicKind<V, T> {
+  using Int8DynamicKind<V, T>::kStepK;
   static constexpr std::size_t kMadeOf = kStepK * kPanel / 2;
-
-  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
-    const float* x = Linear<V>::x_row(block, row);
-    Vec sum = V::zero();
-    for (std::size_t step = 0; step < steps; ++step) {
-      std::byte* line = to.at(step);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const Vec v = Rows<V>::load_within(x, step * kStepK + half * 16, block.k);
-        V::store_bf16(line + half * 32, V::mix_eights(v));
-        sum = V::add(sum, V::load_bf16(line + half * 32));
-      }
-      if ((step + 1) % kGroupSteps != 0 && step + 1 != steps) continue;
-      *x_sums(block, row, step / kGroupSteps) = V::sum(sum);
-      sum = V::zero();
-    }
-  }
-
-  static std::size_t tail_bytes(std::size_t /*k*/) { return 0; }
-
-  template <int C, int A, int B>
-  static inline __attribute__((always_inline)) void multiply(T& tiles) {
-    tiles.template multiply_bf16<C, A, B>();
-  }
+  static constexpr std::size_t kCutSteps = 16;
+  static constexpr bool kHeaders = true;
 
   /// As of Bf16Kind.
   static constexpr std::size_t at(std::size_t step) {
-    return step / kGroupSteps * kInt4GroupBytes + kInt4HeaderBytes + step % kGroupSteps * kMadeOf;
+    return header_at(step) + kInt4HeaderBytes + step % kHeaderSteps * kMadeOf;
   }
 
-  template <bool kMore>
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
-                                                              Vec* even,
-                                                              Vec* odd) {
-    if constexpr (kMore) {
-      V::raised_nibbles_within(line, even, odd);
-    } else {
-      V::raised_nibbles(line, even, odd);
-    }
-  }
-
-  static inline __attribute__((always_inline)) void make(const std::byte* from,
+  /// As of Int8Kind.
+  static inline __attribute__((always_inline)) void make(const std::byte* panel,
+                                                         std::size_t step,
                                                          const std::byte* ahead,
                                                          std::byte* to) {
-#pragma GCC unroll 4
+    const Affine affine(panel, step);
+    const std::byte* from = panel + at(step);
+#pragma GCC unroll 8
     for (std::size_t i = 0; i < kMadeOf; i += 64) {
       __builtin_prefetch(ahead + i);
-      make_eight(from + i, to + 4 * i);
+      affine.make_eight(from + i, to + 2 * i);
     }
   }
 
-  static void make_last(const std::byte* from, std::size_t count, std::byte* to) {
+  static void make_last(const std::byte* panel,
+                        std::size_t step,
+                        std::size_t count,
+                        std::byte* to) {
+    const Affine affine(panel, step);
+    const std::byte* from = panel + at(step);
     __builtin_memset(to, 0, kTileBytes);
     for (std::size_t i = 0; i < count; i += 8)
-      make_eight(from + i * kPanel / 2, to + 2 * i * kPanel);
-  }
-
-  /// Of a group and a panel: what a sum is multiplied with, and what the sum of x.
-  struct Affine {
-    Vec scale;
-    Vec zero;
-  };
-
-  static Affine affine(const LinearBlock& block, std::size_t panel, std::size_t group) {
-    Affine affine;
-    V::load_pairs(block.weight + panel * block.panel_bytes + group * kInt4GroupBytes,
-                  &affine.scale,
-                  &affine.zero);
-    affine.zero = V::fma(V::broadcast(-24.0F), affine.scale, affine.zero);
-    return affine;
-  }
-
-  /// Joins R rows' sums of a group to their totals, of which the first group makes some.
-  template <std::size_t R, bool First>
-  static inline __attribute__((always_inline)) void join(const Affine& affine,
-                                                         const float* x_sum,
-                                                         const float* sum,
-                                                         float* total) {
-#pragma GCC unroll 8
-    for (std::size_t r = 0; r < R; ++r) {
-      const Vec old = First ? V::zero() : V::load(total + r * kPanel);
-      const Vec scaled = V::fma(V::load(sum + r * kPanel), affine.scale, old);
-      V::store(total + r * kPanel, V::fma(V::broadcast(x_sum[r]), affine.zero, scaled));
-    }
-  }
-
-  /// The same for any rows, in tiles of [row][16 outputs].
-  static inline __attribute__((always_inline)) void fold(const LinearBlock& block,
-                                                         const TileGroup& at,
-                                                         const std::byte* sums,
-                                                         std::byte* totals) {
-    const Affine group = affine(block, at.panel, at.group);
-    const auto* sum = reinterpret_cast<const float*>(sums);
-    auto* total = reinterpret_cast<float*>(totals);
-    const float* x_sum = x_sums(block, at.row, at.group);
-    if (at.group == 0) {
-      for (std::size_t r = 0; r < at.rows; ++r)
-        join<1, true>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
-      return;
-    }
-    std::size_t r = 0;
-    for (; r + 4 <= at.rows; r += 4)
-      join<4, false>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
-    for (; r < at.rows; ++r)
-      join<1, false>(group, x_sum + r, sum + r * kPanel, total + r * kPanel);
-  }
-
-  /// A total is an output.
-  static Vec outputs(const LinearBlock& /*block*/,
-                     std::size_t /*row*/,
-                     std::size_t /*panel*/,
-                     const std::byte* total) {
-    return V::load(reinterpret_cast<const float*>(total));
-  }
-
-  /// The sums of rounded x: [tile of rows][group][row].
-  static float* x_sums(const LinearBlock& block, std::size_t row, std::size_t group) {
-    const std::size_t height = block.rows < kTileHeight ? block.rows : kTileHeight;
-    const std::size_t tile = row / kTileHeight * Int4Tile<V>::group_count(block) + group;
-    return row_floats(block) + tile * height + row % kTileHeight;
+      affine.make_eight(from + i * kPanel / 2, to + i * kPanel);
   }
 
  private:
-  static inline __attribute__((always_inline)) void make_eight(const std::byte* from,
-                                                               std::byte* to) {
-    const typename V::Int raw = V::int_load(from);
-    V::int_store(to, V::template raised_nibble_pair<0>(raw));
-    V::int_store(to + 64, V::template raised_nibble_pair<1>(raw));
-    V::int_store(to + 128, V::template raised_nibble_pair<2>(raw));
-    V::int_store(to + 192, V::template raised_nibble_pair<3>(raw));
+  static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
+  static constexpr std::size_t kHeaderSteps = 2 * kGroupSteps;
+
+  static constexpr std::size_t header_at(std::size_t step) {
+    return kByteHeaderBytes + step / kHeaderSteps * PanelNibbles<V>::kTwoGroupsBytes;
   }
+
+  /// Of the group that a step lies in.
+  struct Affine {
+    typename V::Int step;
+    typename V::Int offset;
+
+    inline __attribute__((always_inline)) Affine(const std::byte* panel, std::size_t at) {
+      V::load_affine(
+          panel + header_at(at) + at / kGroupSteps % 2 * (kInt4HeaderBytes / 2), &step, &offset);
+    }
+
+    inline __attribute__((always_inline)) void make_eight(const std::byte* from,
+                                                          std::byte* to) const {
+      const typename V::Int raw = V::int_load(from);
+      V::int_store(to, V::scaled_bytes(V::low_nibbles(raw), step, offset));
+      V::int_store(to + 64, V::scaled_bytes(V::high_nibbles(raw), step, offset));
+    }
+  };
 };
 
 /// What goes to tiles, or to vectors with their bits; everything else is for the family beneath.
@@ -387,17 +312,17 @@ struct AmxLinear {
       if (!run_few<Bf16Kind>(block)) TileLinear<V, T, Bf16Kind>::run(block);
       return true;
     }
-    if (block.scheme == WeightScheme::kInt8Dynamic &&
-        (block.rows > Int8DynamicKind<V, T>::kFewRows || comes_packed(block))) {
-      TileLinear<V, T, Int8DynamicKind>::run(block);
+    if (rounds_to_bytes(block.scheme)) {
+      if (block.rows <= Int8DynamicKind<V, T>::kFewRows && !comes_packed(block)) return false;
+      if (block.scheme == WeightScheme::kInt8Dynamic) {
+        TileLinear<V, T, Int8DynamicKind>::run(block);
+      } else {
+        MadeTiles<V, T, Int4Kind>::run(block);
+      }
       return true;
     }
     if (block.scheme == WeightScheme::kInt8) {
       if (!run_few<Int8Kind>(block)) MadeTiles<V, T, Int8Kind>::run(block);
-      return true;
-    }
-    if (block.scheme == WeightScheme::kInt4Group128) {
-      if (!run_few<Int4Kind>(block)) MadeTiles<V, T, Int4Kind>::run(block);
       return true;
     }
     return false;
@@ -414,17 +339,16 @@ struct AmxLinear {
       case WeightScheme::kFloat:
         return TileLinear<V, T, Bf16Kind>::pack_rows(block, begin, end);
       case WeightScheme::kInt8Dynamic:
+      case WeightScheme::kInt4Group128:
         return TileLinear<V, T, Int8DynamicKind>::pack_rows(block, begin, end);
       case WeightScheme::kInt8:
         return TileLinear<V, T, Int8Kind>::pack_rows(block, begin, end);
-      case WeightScheme::kInt4Group128:
-        return TileLinear<V, T, Int4Kind>::pack_rows(block, begin, end);
     }
   }
 
   /// See Kernels. A single tile of rows is packed by each worker for itself, in its own caches.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
-    const bool bytes = scheme == WeightScheme::kInt8Dynamic;
+    const bool bytes = rounds_to_bytes(scheme);
     if (rows <= kTileHeight || k == 0) return false;
     if (!bytes && (scheme != WeightScheme::kFloat || dtype != DType::kBf16)) return false;
     return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
@@ -451,10 +375,8 @@ struct AmxLinear {
   static std::size_t most_rows(std::size_t k, WeightScheme scheme, DType dtype) {
     if (scheme == WeightScheme::kFloat && dtype == DType::kBf16)
       return TileLinear<V, T, Bf16Kind>::most_rows(k);
-    if (scheme == WeightScheme::kInt8Dynamic)
-      return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
+    if (rounds_to_bytes(scheme)) return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
     if (scheme == WeightScheme::kInt8) return TileLinear<V, T, Int8Kind>::most_rows(k);
-    if (scheme == WeightScheme::kInt4Group128) return TileLinear<V, T, Int4Kind>::most_rows(k);
     return 0;
   }
 

@@ -5,11 +5,9 @@
 // both cuts are a third of the first level of caches. Chains of sums of panels and tiles of rows go
 // side by side. What a C tile holds goes to memory when it is needed for the next sums: for up to
 // 16 rows two sets of C tiles take turns, since a store that waits for the tile unit would hold up
-// all others. Where groups of k have sums of their own, they are joined to totals after the second
-// step of the next chains. More rows: made_many.h.
+// all others. More rows: made_many.h.
 //
-// Order of sums of one output: that of the tile unit over k (of W where there are groups), whatever
-// the rows and panels. Bound: the weight is read once, at memory bandwidth; with all of it in
+// Order of sums of one output: that of the tile unit over k, whatever the rows and panels. Bound: the weight is read once, at memory bandwidth; with all of it in
 // caches a B tile takes about 40 cycles (int4) or 50 (int8), of which 16 are stores and 9 its load.
 #pragma once
 
@@ -32,9 +30,8 @@ class MadeTiles {
   static constexpr int kPanels = 2;            ///< of a cut
   static constexpr std::size_t kCutSteps = 4;
   static constexpr std::size_t kPanelTiles = kCutSteps * kTileBytes;
-  /// Scratch: x; totals, [tile of rows][panel]; four C tiles that wait; two cuts of B tiles.
-  static constexpr std::size_t kSumsAt = kRowsRoom;
-  static constexpr std::size_t kWaitingAt = kSumsAt + kFewTiles * kPanels * kTileBytes;
+  /// Scratch: x; four C tiles that wait; two cuts of B tiles.
+  static constexpr std::size_t kWaitingAt = kRowsRoom;
   static constexpr std::size_t kMadeAt = kWaitingAt + 4 * kTileBytes;
   static constexpr std::size_t kMadeBytes = kPanels * kPanelTiles;
   static_assert(kMadeAt + 2 * kMadeBytes <= kTilesRoom);
@@ -47,8 +44,8 @@ class MadeTiles {
 
   /// B tiles that are being made.
   struct Making {
-    const std::byte* from;   ///< of the first panel
-    const std::byte* ahead;  ///< what to ask for, beside `from`
+    const std::byte* panel;  ///< the first one
+    const std::byte* ahead;  ///< what to ask for meanwhile
     std::byte* to;
     std::size_t first;  ///< step
     std::size_t tile;   ///< the next one
@@ -57,15 +54,17 @@ class MadeTiles {
 
   /// Sums of a tile of rows and a panel.
   struct Sums {
-    TileGroup at;
-    std::byte* total;  ///< what they are joined to, where groups have sums; null: no sums
+    TilePanel at;
+    bool there;
   };
 
   explicit MadeTiles(const LinearBlock& block)
       : block_(block),
         steps_((block.k + W::kStepK - 1) / W::kStepK),
         cuts_((steps_ + kCutSteps - 1) / kCutSteps),
-        height_(block.rows < kTileHeight ? block.rows : kTileHeight),
+        height_(block.rows < kTileHeight && block.rows_room == nullptr && block.x_halves == nullptr
+                    ? block.rows
+                    : kTileHeight),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}
@@ -103,7 +102,7 @@ class MadeTiles {
         const Cut next = after<N>({panel, cut}, 1);
         begin_making<N>(next, (turn + 1) % 2);
         if (next.panel == end) making_.tiles = 0;
-        const bool begins = W::kGrouped || cut == 0;
+        const bool begins = cut == 0;
         if (M == 1 && begins) set_ = 1 - set_;
         const std::byte* weight = base_ + kMadeAt + turn * kMadeBytes;
         if constexpr (M == 1) {
@@ -152,16 +151,16 @@ class MadeTiles {
       if (begins && (step == 1 || steps == 1))
         for_c<V, M, N>([&]<int C>() { settle<First + C>(); });
     }
-    for_c<V, M, N>([&]<int C>() { hold<First + C>(cut, C / 2, C % 2); });
+    for_c<V, M, N>([&]<int C>() { hold<First + C>(cut.panel + C % 2, C / 2); });
   }
 
   /// Says what C tile C holds.
   template <int C>
-  inline __attribute__((always_inline)) void hold(Cut cut, std::size_t tile, std::size_t panel) {
+  inline __attribute__((always_inline)) void hold(std::size_t panel, std::size_t tile) {
     const std::size_t row = tile * kTileHeight;
     const std::size_t left = block_.rows - row;
-    sums_[C] = {{row, left < height_ ? left : height_, cut.panel + panel, cut.cut},
-                base_ + kSumsAt + (tile * kPanels + panel) * kTileBytes};
+    sums_[C] = {.at = {.row = row, .rows = left < height_ ? left : height_, .panel = panel},
+                .there = true};
   }
 
   /// All that tiles hold, the older set first.
@@ -186,11 +185,11 @@ class MadeTiles {
   template <int C>
   inline __attribute__((always_inline)) void store() {
     const Sums& sums = sums_[C];
-    if (sums.total == nullptr) return;
+    if (!sums.there) return;
     tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
     waiting_[C] = sums;
-    if (sums.at.group + 1 == cuts_) ask_outputs(sums.at);
-    sums_[C].total = nullptr;
+    ask_outputs(sums.at);
+    sums_[C].there = false;
   }
 
   /// One step along k.
@@ -216,7 +215,7 @@ class MadeTiles {
   void begin_making(Cut cut, std::size_t turn) {
     const Cut ahead = after<N>(cut, kCutsAhead);
     making_ = {
-        .from = block_.weight + cut.panel * block_.panel_bytes + W::at(cut.cut * kCutSteps),
+        .panel = block_.weight + cut.panel * block_.panel_bytes,
         .ahead = Linear<V>::panels_behind(block_, ahead.panel) + W::at(ahead.cut * kCutSteps),
         .to = base_ + kMadeAt + turn * kMadeBytes,
         .first = cut.cut * kCutSteps,
@@ -234,35 +233,30 @@ class MadeTiles {
   inline __attribute__((always_inline)) void make_one() {
     if (making_.tile >= making_.tiles) return;
     const std::size_t step = making_.tile % kCutSteps;
-    const std::size_t at = making_.tile / kCutSteps * block_.panel_bytes + step * W::kMadeOf;
-    if (making_.first + step < steps_) {
-      const std::size_t left = block_.k - (making_.first + step) * W::kStepK;
+    const std::size_t behind = making_.tile / kCutSteps * block_.panel_bytes;
+    const std::size_t at = making_.first + step;
+    if (at < steps_) {
+      const std::size_t left = block_.k - at * W::kStepK;
       std::byte* to = making_.to + making_.tile * kTileBytes;
       if (left >= W::kStepK) {
-        W::make(making_.from + at, making_.ahead + at, to);
+        W::make(making_.panel + behind, at, making_.ahead + behind + step * W::kMadeOf, to);
       } else {
-        W::make_last(making_.from + at, left, to);
+        W::make_last(making_.panel + behind, at, left, to);
       }
-      if (W::kGrouped && step == 0) __builtin_prefetch(making_.ahead + at - kInt4HeaderBytes);
+      if (W::kHeaders && step == 0) __builtin_prefetch(making_.ahead + behind - 64);
     }
     ++making_.tile;
   }
 
-  /// Makes outputs of the C tile that waits, or joins it to its total.
+  /// Makes outputs of the C tile that waits.
   template <int C>
   inline __attribute__((always_inline)) void settle() {
-    if (waiting_[C].total == nullptr) return;
-    const TileGroup& at = waiting_[C].at;
-    const std::byte* sums = base_ + kWaitingAt + C * kTileBytes;
-    if constexpr (W::kGrouped) {
-      W::fold(block_, at, sums, waiting_[C].total);
-      sums = waiting_[C].total;
-    }
-    if (at.group + 1 == cuts_) make_outputs(at, sums);
-    waiting_[C].total = nullptr;
+    if (!waiting_[C].there) return;
+    make_outputs(waiting_[C].at, base_ + kWaitingAt + C * kTileBytes);
+    waiting_[C].there = false;
   }
 
-  void make_outputs(const TileGroup& at, const std::byte* sums) {
+  void make_outputs(const TilePanel& at, const std::byte* sums) {
     const bool simple = block_.y_rows == nullptr && block_.row_scale == nullptr &&
                         (at.panel + 1) * kPanel <= block_.n;
     if (!simple) {
@@ -285,7 +279,7 @@ class MadeTiles {
   }
 
   /// Stores to lines that are far away would hold up everything behind them.
-  void ask_outputs(const TileGroup& at) {
+  void ask_outputs(const TilePanel& at) {
     for (std::size_t r = 0; r < at.rows; ++r)
       __builtin_prefetch(Linear<V>::y_row(block_, at.row + r) + at.panel * kPanel, 1);
   }

@@ -50,12 +50,11 @@ struct TileLine {
   [[nodiscard]] std::byte* at(std::size_t step) const { return first + step * step_bytes; }
 };
 
-/// Rows of one tile, and one group of k of one panel.
-struct TileGroup {
+/// Rows of one tile, and one panel.
+struct TilePanel {
   std::size_t row;
   std::size_t rows;
   std::size_t panel;
-  std::size_t group;
 };
 
 template <class V, class T, template <class, class> class Kind>

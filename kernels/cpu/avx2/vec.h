@@ -140,14 +140,35 @@ struct Avx2Vec {
     return {byte_of<J>(v.lo), byte_of<J>(v.hi)};
   }
 
-  template <int J>
-  static __m256 nibble_of(__m256i v) {
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 28 - 4 * J), 28));
+  static __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+
+  static Int low_nibbles(Int v) { return {low_nibbles(v.lo), low_nibbles(v.hi)}; }
+
+  static Int high_nibbles(Int v) {
+    return {low_nibbles(_mm256_srli_epi16(v.lo, 4)), low_nibbles(_mm256_srli_epi16(v.hi, 4))};
   }
 
-  template <int J>
-  static Vec nibble_of(Int v) {
-    return {nibble_of<J>(v.lo), nibble_of<J>(v.hi)};
+  static void load_affine(__m128i eight, __m256i* step, __m256i* offset) {
+    const __m256i pairs = _mm256_cvtepu16_epi32(eight);
+    const __m128i first = _mm_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
+    const __m128i second = _mm_setr_epi8(1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+    *step = _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(first));
+    *offset = _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(second));
+  }
+
+  static void load_affine(const void* from, Int* step, Int* offset) {
+    const auto* eights = static_cast<const __m128i*>(from);
+    load_affine(_mm_loadu_si128(eights), &step->lo, &offset->lo);
+    load_affine(_mm_loadu_si128(eights + 1), &step->hi, &offset->hi);
+  }
+
+  // A product of 16 bits is two of 8, since the lower one stays below 256.
+  static __m256i scaled_bytes(__m256i v, __m256i step, __m256i offset) {
+    return _mm256_sub_epi8(_mm256_mullo_epi16(v, step), offset);
+  }
+
+  static Int scaled_bytes(Int v, Int step, Int offset) {
+    return {scaled_bytes(v.lo, step.lo, offset.lo), scaled_bytes(v.hi, step.hi, offset.hi)};
   }
 
   /// The bytes of x and their magnitudes.

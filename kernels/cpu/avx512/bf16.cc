@@ -1,11 +1,10 @@
-// The table of the avx512_bf16 family: avx512 with products of bf16 and int4 weights on VDPBF16PS,
-// and of int8 ones on VPDPBUSD (every processor with the former has the latter).
+// The table of the avx512_bf16 family: avx512 with products of bf16 weights on VDPBF16PS, and
+// of int8 and int4 ones on VPDPBUSD (every processor with the former has the latter).
 #include "kernels/cpu/avx512/bf16.h"
 
 #include "kernels/cpu/avx512/vnni.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
-#include "kernels/cpu/simd/bf16_int4.h"
 #include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/pair_attention.h"
 
@@ -75,8 +74,6 @@ struct Avx512Bf16Vec : WithVnni<Avx512Bf16Vec> {
 void linear(const LinearBlock& block) {
   if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     Linear<Avx512Bf16Vec>::run_tiles<Bf16Tile<Avx512Bf16Vec>>(block);
-  } else if (block.scheme == WeightScheme::kInt4Group128) {
-    Linear<Avx512Bf16Vec>::run_tiles<Bf16Int4Tile<Avx512Bf16Vec>>(block);
   } else if (block.scheme == WeightScheme::kInt8 &&
              block.k <= FixedInt8Tile<Avx512Bf16Vec>::kMostK) {
     Linear<Avx512Bf16Vec>::run_tiles<FixedInt8Tile<Avx512Bf16Vec>>(block);

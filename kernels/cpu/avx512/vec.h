@@ -1,5 +1,5 @@
 // The 16-lane vector in one AVX-512 register (F, BW, VL, DQ). Semantics: generic/vec.h, bit for
-// bit, but for what few_rows.h of amx needs beyond: raised_nibbles and begin_flushing.
+// bit, but for what few_rows.h of amx needs beyond: begin_flushing.
 #pragma once
 
 #include <immintrin.h>
@@ -100,80 +100,22 @@ struct Avx512Vec {
     return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
   }
 
-  // A table of the 16 values; the look-up ignores all but the low four bits.
-  template <int J>
-  static Vec nibble_of(Int v) {
-    const Vec table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    return _mm512_permutexvar_ps(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
+  static Int low_nibbles(Int v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+
+  static Int high_nibbles(Int v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+
+  static void load_affine(const void* from, Int* step, Int* offset) {
+    const Int pairs =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    const __m128i first = _mm_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
+    const __m128i second = _mm_setr_epi8(1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+    *step = _mm512_shuffle_epi8(pairs, _mm512_broadcast_i32x4(first));
+    *offset = _mm512_shuffle_epi8(pairs, _mm512_broadcast_i32x4(second));
   }
 
-  /// bf16 of the signed half bytes J and J + 4 of each word. The look-up ignores all but the low
-  /// five bits, and the table does the fifth.
-  template <int J>
-  static Int nibble_pair(Int v) {
-    const __m256i half = _mm256_setr_epi16(0,
-                                           0x3f80,
-                                           0x4000,
-                                           0x4040,
-                                           0x4080,
-                                           0x40a0,
-                                           0x40c0,
-                                           0x40e0,
-                                           static_cast<short>(0xc100),
-                                           static_cast<short>(0xc0e0),
-                                           static_cast<short>(0xc0c0),
-                                           static_cast<short>(0xc0a0),
-                                           static_cast<short>(0xc080),
-                                           static_cast<short>(0xc040),
-                                           static_cast<short>(0xc000),
-                                           static_cast<short>(0xbf80));
-    const Int table = _mm512_broadcast_i64x4(half);
-    return _mm512_permutexvar_epi16(J == 0 ? v : _mm512_srli_epi32(v, 4 * J), table);
-  }
-
-  /// bf16 of 24 plus the signed half bytes J and J + 4 of each word: 16 plus the half byte with its
-  /// highest bit flipped, whose bits are those of the fraction from eighths of 16 on.
-  template <int J>
-  static Int raised_nibble_pair(Int v) {
-    const Int at = J == 0 ? _mm512_slli_epi32(v, 3) : _mm512_srli_epi32(v, J == 0 ? 0 : 4 * J - 3);
-    constexpr int kAndXor = 0x6a;
-    return _mm512_ternarylogic_epi32(
-        at, _mm512_set1_epi16(0x78), _mm512_set1_epi16(0x41c0), kAndXor);
-  }
-
-  /// 24 plus the signed half bytes of each word: 0 to 3, and 4 to 7.
-  static void raised_nibbles(const void* from, Vec* low, Vec* high) {
-    const Int v = int_load(from);
-    low[0] = raised(v);
-    low[1] = raised(_mm512_srli_epi32(v, 4));
-    low[2] = raised(_mm512_srli_epi32(v, 8));
-    low[3] = raised(_mm512_srli_epi32(v, 12));
-    high[0] = raised(_mm512_srli_epi32(v, 16));
-    high[1] = raised(_mm512_srli_epi32(v, 20));
-    high[2] = raised(_mm512_srli_epi32(v, 24));
-    high[3] = raised(_mm512_srli_epi32(v, 28));
-  }
-
-  /// The same where three more bytes may be read: loads have ports of their own, shifts do not.
-  static void raised_nibbles_within(const void* from, Vec* low, Vec* high) {
-    const auto* bytes = static_cast<const std::uint8_t*>(from);
-    raised_byte(bytes, low);
-    raised_byte(bytes + 1, low + 2);
-    raised_byte(bytes + 2, high);
-    raised_byte(bytes + 3, high + 2);
-  }
-
-  static void raised_byte(const void* from, Vec* two) {
-    const Int v = int_load(from);
-    two[0] = raised(v);
-    two[1] = raised(_mm512_srli_epi32(v, 4));
-  }
-
-  /// The look-up ignores all but the low four bits.
-  static Vec raised(Int v) {
-    const Vec table =
-        _mm512_setr_ps(24, 25, 26, 27, 28, 29, 30, 31, 16, 17, 18, 19, 20, 21, 22, 23);
-    return _mm512_permutexvar_ps(v, table);
+  // A product of 16 bits is two of 8, since the lower one stays below 256.
+  static Int scaled_bytes(Int v, Int step, Int offset) {
+    return _mm512_sub_epi8(_mm512_mullo_epi16(v, step), offset);
   }
 
   /// Magnitudes of the bytes of x, and which are negative.
@@ -241,11 +183,6 @@ struct Avx512Vec {
     __asm__("vcvtw2ph %1, %0" : "=v"(half) : "v"(words));
     return _mm512_and_si512(_mm512_srai_epi16(half, 3),
                             _mm512_set1_epi16(static_cast<short>(0x8fff)));
-  }
-
-  static Vec mix_eights(Vec v) {
-    const Int order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    return _mm512_permutexvar_ps(order, v);
   }
 
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }

@@ -1,4 +1,4 @@
-// Products of int8 rows with int8 weights on AVX512_VNNI; everything else as avx512.
+// Products of int8 rows with int8 and int4 weights on AVX512_VNNI; everything else as avx512.
 #include "kernels/cpu/avx512/vnni.h"
 
 #include "kernels/cpu/simd/quant.h"
@@ -14,6 +14,8 @@ struct VnniVec : WithVnni<VnniVec> {};
 void avx512_vnni_linear(const LinearBlock& block) {
   if (block.scheme == WeightScheme::kInt8Dynamic) {
     Linear<VnniVec>::run_tiles<Int8DynamicTile<VnniVec>>(block);
+  } else if (block.scheme == WeightScheme::kInt4Group128) {
+    Linear<VnniVec>::run_tiles<Int4Tile<VnniVec>>(block);
   } else {
     avx512_kernels().linear(block);
   }

@@ -6,7 +6,6 @@
 #include "kernels/cpu/generic/vec.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
-#include "kernels/cpu/simd/bf16_int4.h"
 #include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/pair_attention.h"
 
@@ -48,8 +47,6 @@ struct EmulatedBf16Vec : GenericVec {
 void linear(const LinearBlock& block) {
   if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     Linear<EmulatedBf16Vec>::run_tiles<Bf16Tile<EmulatedBf16Vec>>(block);
-  } else if (block.scheme == WeightScheme::kInt4Group128) {
-    Linear<EmulatedBf16Vec>::run_tiles<Bf16Int4Tile<EmulatedBf16Vec>>(block);
   } else if (block.scheme == WeightScheme::kInt8 &&
              block.k <= FixedInt8Tile<EmulatedBf16Vec>::kMostK) {
     Linear<EmulatedBf16Vec>::run_tiles<FixedInt8Tile<EmulatedBf16Vec>>(block);

@@ -139,45 +139,44 @@ struct GenericVec {
     });
   }
 
-  /// Signed half byte J (0: the lowest) of each word.
-  template <int J>
-  static Vec nibble_of(const Int& v) {
-    return each([&](int i) {
-      const auto nibble =
-          static_cast<int>((static_cast<std::uint32_t>(v.lane[i]) >> (4 * J)) & 15U);
-      return static_cast<float>(nibble >= 8 ? nibble - 16 : nibble);
-    });
-  }
+  /// The lower and the upper half of each byte.
+  static Int low_nibbles(const Int& v) { return nibbles(v, 0); }
 
-  /// bf16 of the signed half bytes J and J + 4 of each word, the first one low.
-  template <int J>
-  static Int nibble_pair(const Int& v) {
-    return nibble_pair<J>(v, 0);
-  }
+  static Int high_nibbles(const Int& v) { return nibbles(v, 4); }
 
-  /// bf16 of 24 plus the signed half bytes J and J + 4 of each word, the first one low.
-  template <int J>
-  static Int raised_nibble_pair(const Int& v) {
-    return nibble_pair<J>(v, 24);
-  }
-
-  template <int J>
-  static Int nibble_pair(const Int& v, int more) {
+  static Int nibbles(const Int& v, unsigned shift) {
     Int out;
     for (int i = 0; i < 16; ++i) {
-      const auto word = static_cast<std::uint32_t>(v.lane[i]);
-      out.lane[i] = static_cast<std::int32_t>(bf16_of(word >> 4 * J, more) |
-                                              bf16_of(word >> (4 * J + 16), more) << 16U);
+      const std::uint32_t word = static_cast<std::uint32_t>(v.lane[i]) >> shift;
+      out.lane[i] = static_cast<std::int32_t>(word & 0x0f0f0f0fU);
     }
     return out;
   }
 
-  /// bf16 of `more` and the lowest, signed, half byte.
-  static std::uint32_t bf16_of(std::uint32_t word, int more) {
-    const auto value = static_cast<float>(static_cast<int>((word & 15U) ^ 8U) - 8 + more);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return bits >> 16U;
+  /// Of 16 pairs of bytes the first one in both halves of a word, and the second one in all four
+  /// bytes of another.
+  static void load_affine(const void* from, Int* step, Int* offset) {
+    std::uint8_t bytes[32];
+    std::memcpy(bytes, from, sizeof(bytes));
+    for (int i = 0; i < 16; ++i) {
+      step->lane[i] = bytes[2 * i] * 0x10001;
+      offset->lane[i] = static_cast<std::int32_t>(bytes[2 * i + 1] * 0x1010101U);
+    }
+  }
+
+  /// Bytes: half bytes times a step of up to 17, less an offset, as load_affine has them.
+  static Int scaled_bytes(const Int& v, const Int& step, const Int& offset) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      std::uint32_t word = 0;
+      for (unsigned j = 0; j < 32; j += 8) {
+        const auto byte = [j](std::int32_t lane) { return static_cast<std::uint32_t>(lane) >> j; };
+        const std::uint32_t scaled = (byte(v.lane[i]) & 15U) * (step.lane[i] & 31);
+        word |= ((scaled - byte(offset.lane[i])) & 0xffU) << j;
+      }
+      out.lane[i] = static_cast<std::int32_t>(word);
+    }
+    return out;
   }
 
   /// Four signed bytes of a row, for dot4. None is -128.
@@ -215,11 +214,6 @@ struct GenericVec {
     };
     *first = pair(byte_of<0>(v), byte_of<1>(v));
     *second = pair(byte_of<2>(v), byte_of<3>(v));
-  }
-
-  /// Of each 8 lanes: 0, 4, 1, 5, 2, 6, 3, 7.
-  static Vec mix_eights(const Vec& v) {
-    return each([&](int i) { return v.lane[i / 8 * 8 + i % 2 * 4 + i % 8 / 2]; });
   }
 
   static Vec add(const Vec& a, const Vec& b) {

@@ -21,7 +21,7 @@ struct FixedInt8Tile {
 
   static constexpr bool kCuts = false;
   /// Inputs of which sums of upper bytes stay below 2^31.
-  static constexpr std::size_t kMostK = kMaxInt8DynamicK;
+  static constexpr std::size_t kMostK = kMaxByteInputs;
 
   /// Rows to bytes, four k to a word: [k / 4][upper, lower][rows of the tile]; what an integer of a
   /// row stands for behind them.

@@ -48,7 +48,7 @@ struct Linear {
     for (int p = 0; p < P; ++p) {
       const std::size_t panel = static_cast<std::size_t>(p) * panel_bytes;
       if constexpr (R <= kFewRows) {
-        __builtin_prefetch(own + panel);
+        __builtin_prefetch(own + panel, 0, 2);
       } else {
         __builtin_prefetch(ahead.from + panel + line * ahead.step, 0, 2);
       }

@@ -2,9 +2,8 @@
 //
 // Layout of panels: kernels/cpu/panels.h. The order of sums of one output, whatever the tile:
 //   kInt8          one chain of FMAs over k of x * q, then times the scale; by bytes: fixed_int8.h
-//   kInt4Group128  per group one such chain; total = fma(chain, scale, total), then
-//                  total = fma(sum of the group's x, zero, total); by pairs: bf16_int4.h
-//   kInt8Dynamic   an exact integer sum, to float, times the output's scale, times the row's
+//   kInt8Dynamic, kInt4Group128
+//                  an exact integer sum, to float, times the output's scale, times the row's
 // q are widened in registers, so that memory holds and moves the small ones only.
 #pragma once
 
@@ -13,12 +12,6 @@
 #include <cstdint>
 
 namespace tandem::kernels::cpu {
-
-/// Bytes before the elements of an int8 panel: 16 f32 scales, then 16 int32: 128 * sum of q.
-inline constexpr std::size_t kInt8HeaderBytes = 128;
-/// Bytes before the elements of an int4 group: 16 pairs of bf16, scale and zero.
-inline constexpr std::size_t kInt4HeaderBytes = 64;
-inline constexpr std::size_t kInt4GroupBytes = kInt4HeaderBytes + kInt4Group / 2 * kPanel;
 
 template <class V>
 struct Quantize {
@@ -101,25 +94,34 @@ struct Quantize {
     if (i < count) store_rest(V::mul(values(i), inverse), count - i, out + i);
   }
 
+  /// See Kernels. Scalars as the reference has them, operation by operation.
   static void to_int4(const float* values,
                       std::size_t count,
+                      float scale,
                       std::int8_t* out,
-                      std::uint16_t* affine) {
-    Vec low = V::broadcast(values[0]);
-    Vec high = low;
-    Vec poison = V::zero();
+                      std::int8_t* affine) {
+    Vec least = V::broadcast(values[0]);
+    Vec most = least;
     for (std::size_t i = 0; i < count; i += 16) {
       const std::size_t left = count - i;
       const Vec v =
           left < 16 ? Rows<V>::load_part(values + i, left, values[i]) : V::load(values + i);
-      low = V::min(v, low);
-      high = V::max(v, high);
-      poison = V::fma(v, V::zero(), poison);
+      least = V::min(v, least);
+      most = V::max(v, most);
     }
-    const float smallest = -V::max_lane(V::sub(V::zero(), low));
-    const float scale = bf16((V::max_lane(high) - smallest) / 15.0F + V::sum(poison), &affine[0]);
-    const float zero = bf16(smallest + 8.0F * scale, &affine[1]);
-    store(Floats{values, count}, count, zero, scale, -8.0F, 7.0F, out);
+    const float unit = scale > 0.0F ? scale : 1.0F;
+    const float low = -V::max_lane(V::sub(V::zero(), least)) / unit;
+    const float high = V::max_lane(most) / unit;
+    const float steps = (high - low) / 16.0F;
+    // Comparisons are such that NaN becomes something; the scale of its output is NaN.
+    const float step = steps > 1.0F ? (steps < 16.0F ? __builtin_ceilf(steps) : 16.0F) : 1.0F;
+    const float centred = 7.5F * step - 0.5F * (low + high);
+    const float bottom = 15.0F * step - 127.0F;
+    const float offset =
+        __builtin_roundf(centred > bottom ? (centred < 127.0F ? centred : 127.0F) : bottom);
+    affine[0] = static_cast<std::int8_t>(step);
+    affine[1] = static_cast<std::int8_t>(offset);
+    store(Floats{values, count}, count, -(offset * unit), step * unit, 0.0F, 15.0F, out);
   }
 
  private:
@@ -147,16 +149,6 @@ struct Quantize {
 
   static Vec load(const float* values, std::size_t i, std::size_t count) {
     return count - i < 16 ? Rows<V>::load_part(values + i, count - i) : V::load(values + i);
-  }
-
-  /// Rounds to bf16; the value widened again.
-  static float bf16(float value, std::uint16_t* bits) {
-    alignas(64) std::uint16_t narrow[16];
-    alignas(64) float wide[16];
-    V::store_bf16(narrow, V::broadcast(value));
-    V::store(wide, V::load_bf16(narrow));
-    *bits = narrow[0];
-    return wide[0];
   }
 
   /// What store() does of values of magnitude up to 127 scale, by a product where that takes a
@@ -235,7 +227,7 @@ struct Int8Tile {
   static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
 
   /// As of Linear::FloatTile.
-  static constexpr std::size_t at(std::size_t k) { return kInt8HeaderBytes + k * kPanel; }
+  static constexpr std::size_t at(std::size_t k) { return kByteHeaderBytes + k * kPanel; }
 
   static void widen(const std::byte* from, std::size_t count, float* to) {
     for (std::size_t i = 0; i < count; i += 4) {
@@ -264,7 +256,7 @@ struct Int8Tile {
     const std::size_t quads = block.k / 4;
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
-      const std::size_t at = kInt8HeaderBytes + quad * 64;
+      const std::size_t at = kByteHeaderBytes + quad * 64;
       Linear<V>::template ask<R, P>(
           ahead, quad, block.panel_bytes, weight + at + bytes_ahead<V, P>(at, block.panel_bytes));
       load<P>(weight, at, block.panel_bytes, raw);
@@ -275,7 +267,7 @@ struct Int8Tile {
     }
     if (block.k % 4 != 0) {
       Int raw[P];
-      load<P>(weight, kInt8HeaderBytes + quads * 64, block.panel_bytes, raw);
+      load<P>(weight, kByteHeaderBytes + quads * 64, block.panel_bytes, raw);
       const float* rest = x + 4 * quads * R;
       step<0, R, P>(rest, raw, acc);
       if (block.k % 4 > 1) step<1, R, P>(rest + R, raw, acc);
@@ -314,159 +306,114 @@ struct Int8Tile {
   }
 };
 
-/// WeightScheme::kInt4Group128 as a tile of Linear.
+/// A panel's integers of 8 bit in memory, for ByteTile.
 template <class V>
-struct Int4Tile {
-  using Vec = typename V::Vec;
+struct PanelBytes {
   using Int = typename V::Int;
 
-  static constexpr bool kCuts = false;
-
-  static std::size_t group_count(const LinearBlock& block) {
-    return (block.k + kInt4Group - 1) / kInt4Group;
-  }
-
-  static std::size_t count_of(const LinearBlock& block, std::size_t group) {
-    const std::size_t left = block.k - group * kInt4Group;
-    return left < kInt4Group ? left : kInt4Group;
-  }
-
-  /// A group's chains and sums of x to totals[(r * P + p) * 16 + lane], with its scales and zeros.
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void add_group(const std::byte* group,
-                                                              std::size_t panel_bytes,
-                                                              const float* x_sums,
-                                                              const Vec (&acc)[R][P],
-                                                              float* totals) {
+  /// fn(word of k, P words of four bytes) for all words of P panels at `weight`, in order.
+  template <int R, int P, class Fn>
+  static inline __attribute__((always_inline)) void for_words(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Fn fn) {
+    const std::size_t words = (block.k + 3) / 4;
+    for (std::size_t word = 0; word < words; ++word) {
+      const std::byte* from = weight + kByteHeaderBytes + word * 64;
+      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, from + Linear<V>::kAheadBytes);
+      Int w[P];
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      Vec scale;
-      Vec zero;
-      V::load_pairs(group + static_cast<std::size_t>(p) * panel_bytes, &scale, &zero);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        float* total = totals + (r * P + p) * 16;
-        const Vec scaled = V::fma(acc[r][p], scale, V::load(total));
-        V::store(total, V::fma(V::broadcast(x_sums[r]), zero, scaled));
-      }
+      for (int p = 0; p < P; ++p)
+        w[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
+      fn(word, w);
     }
-  }
-
-  /// Rows as for floats, and behind them the sums of x per group: [group][rows of the tile].
-  static void pack(const LinearBlock& block) {
-    Linear<V>::pack_rows(block);
-    const std::size_t groups = group_count(block);
-    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-      float* to = block.scratch + kPackedFloats + row * groups;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* x = Linear<V>::x_row(block, row + r);
-        for (std::size_t g = 0; g < groups; ++g)
-          to[g * rows + r] = group_sum(x + g * kInt4Group, count_of(block, g));
-      }
-    });
-  }
-
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
-    const std::size_t groups = group_count(block);
-    const float* x = block.scratch + row * block.k;
-    const float* x_sums = block.scratch + kPackedFloats + row * groups;
-    const std::byte* weight = block.weight + panel * block.panel_bytes;
-    // In memory: they are touched once a group, and the chains need the registers.
-    alignas(64) float totals[R * P * 16] = {};
-    for (std::size_t g = 0; g < groups; ++g) {
-      Vec acc[R][P];
-      Linear<V>::template clear<R, P>(acc);
-      const std::byte* group = weight + g * kInt4GroupBytes;
-      constexpr std::size_t kGroupLines = kInt4GroupBytes / 64;
-      chains<R, P>(x + g * kInt4Group * R,
-                   group + kInt4HeaderBytes,
-                   block.panel_bytes,
-                   count_of(block, g),
-                   bytes_ahead<V, P>((g + 1) * kInt4GroupBytes, block.panel_bytes),
-                   {ahead.from + g * kGroupLines * ahead.step, ahead.step},
-                   acc);
-      add_group<R, P>(group, block.panel_bytes, x_sums + g * R, acc, totals);
-    }
-#pragma GCC unroll 32
-    for (int i = 0; i < R * P; ++i)
-      out[i] = V::load(totals + i * 16);
-  }
-
- private:
-  static float group_sum(const float* x, std::size_t count) {
-    Vec sum = V::zero();
-    for (std::size_t i = 0; i < count; i += 16) {
-      sum = V::add(sum, count - i < 16 ? Rows<V>::load_part(x + i, count - i) : V::load(x + i));
-    }
-    return V::sum(sum);
-  }
-
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void chains(const float* x,
-                                                           const std::byte* weight,
-                                                           std::size_t panel_bytes,
-                                                           std::size_t count,
-                                                           std::size_t own_ahead,
-                                                           const typename Linear<V>::Ahead& ahead,
-                                                           Vec (&acc)[R][P]) {
-    Int raw[P];
-    for (std::size_t eight = 0; eight < count / 8; ++eight) {
-      Linear<V>::template ask<R, P>(ahead, eight, panel_bytes, weight + eight * 64 + own_ahead);
-      load<P>(weight + eight * 64, panel_bytes, raw);
-      steps<8, R, P>(x + eight * 8 * R, raw, acc);
-    }
-    if (count % 8 == 0) return;
-    load<P>(weight + count / 8 * 64, panel_bytes, raw);
-    const float* rest = x + count / 8 * 8 * R;
-    // The same chains one by one: only the last words of odd sizes come here.
-    if (count % 8 > 0) step<0, R, P>(rest, raw, acc);
-    if (count % 8 > 1) step<1, R, P>(rest, raw, acc);
-    if (count % 8 > 2) step<2, R, P>(rest, raw, acc);
-    if (count % 8 > 3) step<3, R, P>(rest, raw, acc);
-    if (count % 8 > 4) step<4, R, P>(rest, raw, acc);
-    if (count % 8 > 5) step<5, R, P>(rest, raw, acc);
-    if (count % 8 > 6) step<6, R, P>(rest, raw, acc);
-  }
-
-  template <int P>
-  static inline __attribute__((always_inline)) void load(const std::byte* weight,
-                                                         std::size_t panel_bytes,
-                                                         Int (&raw)[P]) {
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-      raw[p] = V::int_load(weight + static_cast<std::size_t>(p) * panel_bytes);
-  }
-
-  /// k 0 to N - 1 of a word.
-  template <int N, int R, int P>
-  static inline __attribute__((always_inline)) void steps(const float* x,
-                                                          const Int (&raw)[P],
-                                                          Vec (&acc)[R][P]) {
-    if constexpr (N > 1) steps<N - 1, R, P>(x, raw, acc);
-    step<N - 1, R, P>(x, raw, acc);
-  }
-
-  /// k J of a word.
-  template <int J, int R, int P>
-  static inline __attribute__((always_inline)) void step(const float* x,
-                                                         const Int (&raw)[P],
-                                                         Vec (&acc)[R][P]) {
-    Vec w[P];
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-      w[p] = V::template nibble_of<J>(raw[p]);
-    Linear<V>::template step<R, P>(x + J * R, w, acc);
   }
 };
 
-/// WeightScheme::kInt8Dynamic as a tile of Linear.
+/// Those that half bytes stand for: step * q - offset.
 template <class V>
-struct Int8DynamicTile {
+struct PanelNibbles {
+  using Int = typename V::Int;
+
+  /// Bytes from the header of two groups to the next one, and lines of a group.
+  static constexpr std::size_t kTwoGroupsBytes = kInt4HeaderBytes + kInt4Group * kPanel;
+  static constexpr std::size_t kGroupLines = kInt4Group / 8;
+
+  /// As of PanelBytes.
+  template <int R, int P, class Fn>
+  static inline __attribute__((always_inline)) void for_words(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Fn fn) {
+    const std::size_t words = (block.k + 3) / 4;
+    for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
+      const std::size_t header = kByteHeaderBytes + group / 2 * kTwoGroupsBytes;
+      // In memory: the sums of many rows need the registers.
+      alignas(64) std::byte affine[2 * P][64];
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        Int step;
+        Int offset;
+        V::load_affine(weight + static_cast<std::size_t>(p) * block.panel_bytes + header +
+                                   group % 2 * (kInt4HeaderBytes / 2),
+                               &step,
+                               &offset);
+        V::int_store(affine[2 * p], step);
+        V::int_store(affine[2 * p + 1], offset);
+      }
+      const std::size_t first = group * kGroupLines;
+      // One line more than there are of elements.
+      if (group % 2 == 0) ask_line<R, P>(block, weight, header);
+      const std::size_t at = header + kInt4HeaderBytes + group % 2 * (kGroupLines * 64);
+      for (std::size_t line = 0; line < kGroupLines; ++line) {
+        const std::size_t word = (first + line) * 2;
+        if (word >= words) break;
+        const std::size_t here = at + line * 64;
+        const std::byte* from = weight + here;
+        Linear<V>::template ask<R, P>(
+            ahead, first + line, block.panel_bytes, from + bytes_ahead<V, P>(here, block.panel_bytes));
+        Int raw[P];
+        Int w[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) {
+          raw[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
+          w[p] = integers(V::low_nibbles(raw[p]), affine[2 * p]);
+        }
+        fn(word, w);
+        if (word + 1 >= words) break;
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          w[p] = integers(V::high_nibbles(raw[p]), affine[2 * p]);
+        fn(word + 1, w);
+      }
+    }
+  }
+
+ private:
+  /// Of few rows, that far ahead of byte `at`.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_line(const LinearBlock& block,
+                                                             const std::byte* weight,
+                                                             std::size_t at) {
+    if constexpr (R <= Linear<V>::kFewRows) {
+      const std::byte* ahead = weight + at + bytes_ahead<V, P>(at, block.panel_bytes);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        __builtin_prefetch(ahead + static_cast<std::size_t>(p) * block.panel_bytes);
+    }
+  }
+
+  static inline __attribute__((always_inline)) Int integers(Int nibbles, const std::byte* affine) {
+    return V::scaled_bytes(nibbles, V::int_load(affine), V::int_load(affine + 64));
+  }
+};
+
+/// Weights whose inputs become bytes (rounds_to_bytes) as a tile of Linear; Panel says how those are
+/// kept.
+template <class V, class Panel>
+struct ByteTile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
 
@@ -524,31 +471,25 @@ struct Int8DynamicTile {
                                                              const std::byte* weight,
                                                              const typename Linear<V>::Ahead& ahead,
                                                              Int (&acc)[R][P]) {
-    const std::size_t words = word_count(block);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      // Bytes of x that carry + 128 count 128 * sum of q too much.
+      // Bytes of x that carry + 128 count 128 * sum of weights too much.
       const std::byte* header = weight + static_cast<std::size_t>(p) * block.panel_bytes;
       const Int start = V::kOffsetBytes ? V::int_negate(V::int_load(header + 64)) : V::int_zero();
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
         acc[r][p] = start;
     }
-    for (std::size_t word = 0; word < words; ++word) {
-      const std::byte* from = weight + kInt8HeaderBytes + word * 64;
-      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, from + Linear<V>::kAheadBytes);
-      Int w[P];
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        w[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
+    Panel::template for_words<R, P>(
+        block, weight, ahead, [&](std::size_t word, const Int(&w)[P]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const auto four = V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
+          for (int r = 0; r < R; ++r) {
+            const auto four = V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          acc[r][p] = V::dot4(acc[r][p], four, w[p]);
-      }
-    }
+            for (int p = 0; p < P; ++p)
+              acc[r][p] = V::dot4(acc[r][p], four, w[p]);
+          }
+        });
   }
 
   /// Adds 128 to each byte of a line, for V::kOffsetBytes.
@@ -571,6 +512,12 @@ struct Int8DynamicTile {
     if constexpr (V::kOffsetBytes) offset(line);
   }
 };
+
+/// WeightScheme::kInt8Dynamic and kInt4Group128 as tiles of Linear.
+template <class V>
+using Int8DynamicTile = ByteTile<V, PanelBytes<V>>;
+template <class V>
+using Int4Tile = ByteTile<V, PanelNibbles<V>>;
 
 /// Linear for every scheme.
 template <class V>

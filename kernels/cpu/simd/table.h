@@ -13,6 +13,10 @@ namespace tandem::kernels::cpu {
 
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
+/// Bytes before the elements of a quantised panel: 16 f32 scales, then 16 int32, see panels.h.
+inline constexpr std::size_t kByteHeaderBytes = 128;
+/// Bytes before each two groups of an int4 panel.
+inline constexpr std::size_t kInt4HeaderBytes = 64;
 /// Columns and rows that packed rows of activations keep together, as bf16.
 inline constexpr std::size_t kPackedColumns = kPackedHeadStep;
 inline constexpr std::size_t kPackedRows = 16;
@@ -165,8 +169,13 @@ struct Kernels {
   /// Scale of a row as WeightScheme::kInt8 has it; NaN when a value is not finite.
   float (*int8_scale)(const float* values, std::size_t count);
   void (*to_int8)(const float* values, std::size_t count, float scale, std::int8_t* out);
-  /// One group of WeightScheme::kInt4Group128: q, and scale and zero as bf16.
-  void (*to_int4)(const float* values, std::size_t count, std::int8_t* out, std::uint16_t* affine);
+  /// One group of WeightScheme::kInt4Group128, of which `scale` is the output's: q, and in `affine`
+  /// step and offset.
+  void (*to_int4)(const float* values,
+                  std::size_t count,
+                  float scale,
+                  std::int8_t* out,
+                  std::int8_t* affine);
   /// panel[w][lane] = word w of rows[lane]: `count` words of 32 bits of kPanel rows.
   void (*move_words)(const std::byte* const* rows, std::size_t count, std::byte* panel);
   /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
@@ -185,7 +194,7 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 
-/// avx512 with AVX512_VNNI for WeightScheme::kInt8Dynamic: the same bits, sooner.
+/// avx512 with AVX512_VNNI where inputs become bytes: the same bits, sooner.
 Kernels avx512_vnni_kernels();
 void avx512_vnni_linear(const LinearBlock& block);
 
