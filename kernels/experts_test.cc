@@ -351,7 +351,7 @@ TEST(ExpertMlp, MatchesTheReference) {
       // pairs round their inputs to bf16 (2^-9 each); a rounding of inputs to 8 bit may fall to the
       // other side (a step is 1/127 of the largest).
       const bool tiles = rounds_inputs(*backend, kFormats[f]);
-      const bool dynamic = kFormats[f].scheme == WeightScheme::kInt8Dynamic;
+      const bool dynamic = rounds_to_bytes(kFormats[f].scheme);
       EXPECT_LT(largest_difference(got, want), tiles ? 0.05 : dynamic ? 0.03 : 2e-5);
       EXPECT_GT(largest_difference(got, in.y), 0.1) << "the experts add something";
     }

@@ -112,10 +112,16 @@ constexpr Case kInnerByteCases[] = {
     {32, 128, 4096, 3},
 };
 
+constexpr WeightScheme kByteSchemes[] = {WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
+
+/// All weights for which rows come packed.
+constexpr WeightFormat kPackedFormats[] = {
+    DType::kBf16, WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
+
 /// norm(x), the MLP and one more product behind it, with weights of `format`: packed from op to op
 /// they have the bits of f32 in between.
 void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
-  const bool bytes = format == WeightFormat(WeightScheme::kInt8Dynamic);
+  const bool bytes = rounds_to_bytes(format.scheme);
   for (const Backend* backend : backends()) {
     for (const Case& c : cases) {
       if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
@@ -185,11 +191,13 @@ TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
 }
 
 TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
-  expect_bits_of_floats(kByteCases, WeightScheme::kInt8Dynamic);
+  for (const WeightScheme scheme : kByteSchemes)
+    expect_bits_of_floats(kByteCases, scheme);
 }
 
 TEST(PackedRows, BytesOfMlpHaveTheBitsOfFloatsBetweenThem) {
-  expect_bits_of_floats(kInnerByteCases, WeightScheme::kInt8Dynamic);
+  for (const WeightScheme scheme : kByteSchemes)
+    expect_bits_of_floats(kInnerByteCases, scheme);
 }
 
 TEST(PackedRows, NanAndInfStayInTheirRow) {
@@ -197,8 +205,7 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
   constexpr std::size_t kHidden = 128;
   ThreadPool pool(2);
   for (const Backend* backend : backends()) {
-    for (const WeightFormat format :
-         {WeightFormat(DType::kBf16), WeightFormat(WeightScheme::kInt8Dynamic)}) {
+    for (const WeightFormat format : kPackedFormats) {
       Rng rng(3);
       const auto gate_up = random_weight(*backend, 2 * kHidden, kHidden, format, rng, pool);
       const auto down = random_weight(*backend, kHidden, kHidden, format, rng, pool);
@@ -237,22 +244,24 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
   constexpr std::size_t kK = 128;
   constexpr std::size_t kN = 16;
   ThreadPool pool(2);
-  for (const Backend* backend : backends()) {
+  for (std::size_t at = 0; at < backends().size() * std::size(kByteSchemes); ++at) {
+    const Backend* backend = backends()[at / std::size(kByteSchemes)];
+    const WeightScheme scheme = kByteSchemes[at % std::size(kByteSchemes)];
     Rng rng(4);
-    const auto weight = random_weight(*backend, kN, kK, WeightScheme::kInt8Dynamic, rng, pool);
-    const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, WeightScheme::kInt8Dynamic);
+    const auto weight = random_weight(*backend, kN, kK, scheme, rng, pool);
+    const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, scheme);
     const Room room(bytes);
     auto* halves = reinterpret_cast<std::uint16_t*>(room.data());
     constexpr std::uint16_t kOne = 0x3f80;
     std::fill_n(halves, bytes / sizeof(std::uint16_t), kOne);
     // A tile of 16 rows after the other, 32 columns at a time.
-    const auto at = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
+    const auto element = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
       return halves[row / 16 * 16 * kK + column / 32 * 16 * 32 + row % 16 * 32 + column % 32];
     };
-    at(0, 77) = 0x7fc0;   // NaN
-    at(9, 127) = 0x7f80;  // inf
-    at(15, 32) = 0xff80;  // -inf
-    at(39, 0) = 0xff81;   // NaN
+    element(0, 77) = 0x7fc0;   // NaN
+    element(9, 127) = 0x7f80;  // inf
+    element(15, 32) = 0xff80;  // -inf
+    element(39, 0) = 0xff81;   // NaN
     std::vector<float> y(kTokens * kN);
     backend->linear(
         {.x_packed = room.data(), .weight = weight.get(), .y = y.data(), .tokens = kTokens}, pool);
@@ -287,8 +296,7 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
           q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(filled.row()));
         }
         Rng rng(head_dim);
-        for (const WeightFormat format :
-             {WeightFormat(DType::kBf16), WeightFormat(WeightScheme::kInt8Dynamic)}) {
+        for (const WeightFormat format : kPackedFormats) {
           const auto weight = random_weight(*backend, 48, filled.row(), format, rng, pool);
           const auto output = [&](bool packed) {
             const std::size_t bytes =
@@ -324,17 +332,18 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
 TEST(PackedRows, OnlyWhereProductsOnTilesRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
     EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
-    EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8Dynamic),
-              backend->packed_rows_bytes(64, 64, DType::kBf16));
-    for (const std::size_t k : {0U, 96U}) {
-      EXPECT_EQ(backend->packed_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U);
-      EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, WeightScheme::kInt8Dynamic), 0U)
-          << "not whole steps of 64";
-    }
-    EXPECT_EQ(backend->packed_rows_bytes(16, 64, WeightScheme::kInt8Dynamic), 0U);
-    EXPECT_EQ(backend->packed_whole_rows_bytes(16, 64, WeightScheme::kInt8Dynamic), 0U);
-    if (!testing::rounds_inputs(*backend)) {
-      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8Dynamic), 0U);
+    for (const WeightScheme bytes : kByteSchemes) {
+      EXPECT_EQ(backend->packed_rows_bytes(64, 64, bytes),
+                backend->packed_rows_bytes(64, 64, DType::kBf16));
+      for (const std::size_t k : {0U, 96U}) {
+        EXPECT_EQ(backend->packed_rows_bytes(64, k, bytes), 0U);
+        EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, bytes), 0U) << "not whole steps of 64";
+      }
+      EXPECT_EQ(backend->packed_rows_bytes(16, 64, bytes), 0U);
+      EXPECT_EQ(backend->packed_whole_rows_bytes(16, 64, bytes), 0U);
+      if (!testing::rounds_inputs(*backend)) {
+        EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, bytes), 0U);
+      }
     }
     EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8), 0U);
     EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, DType::kBf16),

@@ -87,9 +87,9 @@ TEST(Quantize, WeightsAreWithinHalfAStep) {
         // Half a step; for int4 a step is up to one scale wider than 16 of them need be, and its
         // offset is off by up to half a scale.
         const std::size_t row = i / kK * kK;
-        const auto [least, most] = std::minmax_element(
-            w.begin() + static_cast<std::ptrdiff_t>(row),
-            w.begin() + static_cast<std::ptrdiff_t>(row + kK));
+        const auto [least, most] =
+            std::minmax_element(w.begin() + static_cast<std::ptrdiff_t>(row),
+                                w.begin() + static_cast<std::ptrdiff_t>(row + kK));
         const float scale = std::max(std::abs(*least), std::abs(*most)) / 127;
         const float step = int4 ? (*high - *low) / 16 + 2 * scale : scale;
         const float limit = step * 0.5001F;

@@ -97,9 +97,10 @@ void describe(ModelOptions& o, Describe& visit) {
          .section = kDebug,
          .tier = 2,
          .scope = "quantization",
-         .help = "Quantizes weights while loading, inputs stay float. int8wo: 8 bit per output. "
-                 "int4wo-128: 4 bit in groups of 128, the head in 8 bit. Embeddings stay float. "
-                 "Excludes --quantization; prefill and decode must agree."});
+         .help = "Quantizes weights while loading. int8wo: 8 bit per output, inputs stay float. "
+                 "int4wo-128: 4 bit in groups of 128, the head in 8 bit; products make 8 bit of "
+                 "their inputs per token, which changes answers less than 4 bit do. Embeddings "
+                 "stay float. Excludes --quantization; prefill and decode must agree."});
   visit(o.json_model_override_args,
         {.name = "json-model-override-args",
          .type = "json",

@@ -53,11 +53,12 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
   const auto most = static_cast<std::int64_t>(bytes ? kernels::kMaxByteInputs : kernels::kMaxK);
   for (const Size& size : sizes) {
     if (size.value <= most) continue;
-    return unimplemented(fmt::format("{}: is {}, {}products take up to {}",
-                                     size.name,
-                                     size.value,
-                                     bytes ? fmt::format("{} ", quantization_name(quantization)) : "",
-                                     most));
+    return unimplemented(
+        fmt::format("{}: is {}, {}products take up to {}",
+                    size.name,
+                    size.value,
+                    bytes ? fmt::format("{} ", quantization_name(quantization)) : "",
+                    most));
   }
   return {};
 }

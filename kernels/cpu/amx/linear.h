@@ -2,8 +2,8 @@
 // which products go where.
 //
 // A kind packs rows of x, names the product, and makes outputs of sums. Those of made.h make B
-// tiles of their panels. Up to kFewRows rows read the weight at memory bandwidth without tiles, with
-// the same bits.
+// tiles of their panels. Up to kFewRows rows read the weight at memory bandwidth without tiles,
+// with the same bits.
 #pragma once
 
 #include "kernels/cpu/amx/few_rows.h"

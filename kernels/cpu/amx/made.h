@@ -1,14 +1,15 @@
 // Y = X W^T on AMX tiles, of weights that are smaller in memory than B tiles.
 //
-// Idea: a cut is 128 k (four B tiles) of two panels. While up to 32 rows are multiplied with it,
-// the B tiles of the next cut are made, one after each that is used, so that both units have work;
-// both cuts are a third of the first level of caches. Chains of sums of panels and tiles of rows go
-// side by side. What a C tile holds goes to memory when it is needed for the next sums: for up to
-// 16 rows two sets of C tiles take turns, since a store that waits for the tile unit would hold up
-// all others. More rows: made_many.h.
+// Idea: a cut is four steps along k (four B tiles) of two panels. While up to 32 rows are
+// multiplied with it, the B tiles of the next cut are made, one after each that is used, so that
+// both units have work; both cuts are a third of the first level of caches. Chains of sums of
+// panels and tiles of rows go side by side. What a C tile holds goes to memory when it is needed
+// for the next sums: for up to 16 rows two sets of C tiles take turns, since a store that waits for
+// the tile unit would hold up all others. More rows: made_many.h.
 //
-// Order of sums of one output: that of the tile unit over k, whatever the rows and panels. Bound: the weight is read once, at memory bandwidth; with all of it in
-// caches a B tile takes about 40 cycles (int4) or 50 (int8), of which 16 are stores and 9 its load.
+// Order of sums of one output: that of the tile unit over k, whatever the rows and panels. Bound:
+// the weight is read once, at memory bandwidth; with all of it in caches a B tile of weight-only
+// int8 takes about 50 cycles, of which 16 are stores and 9 its load.
 #pragma once
 
 #include "kernels/cpu/amx/made_many.h"

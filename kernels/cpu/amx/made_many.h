@@ -1,7 +1,7 @@
 // Products of many rows with weights that are smaller in memory than B tiles: made.h has fewer.
 //
-// Idea: as in many_rows.h, pairs of tiles of rows against pairs of panels. The B tiles of a cut of k
-// are made before its products, which all rows share.
+// Idea: as in many_rows.h, pairs of tiles of rows against pairs of panels. The B tiles of a cut of
+// k are made before its products, which all rows share.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
@@ -38,8 +38,8 @@ class MadeMany {
 
   static constexpr std::size_t kCutSteps = W::kCutSteps;
   static constexpr std::size_t kPanelMade = kCutSteps * kTileBytes;
-  /// Scratch: sums between cuts, two tiles for each tile of rows; four C tiles that wait; the B tiles
-  /// of a cut.
+  /// Scratch: sums between cuts, two tiles for each tile of rows; four C tiles that wait; the B
+  /// tiles of a cut.
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kMadeAt = kWaitingAt + 4 * kTileBytes;

@@ -105,8 +105,7 @@ struct Avx512Vec {
   static Int high_nibbles(Int v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
 
   static void load_affine(const void* from, Int* step, Int* offset) {
-    const Int pairs =
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    const Int pairs = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
     const __m128i first = _mm_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
     const __m128i second = _mm_setr_epi8(1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
     *step = _mm512_shuffle_epi8(pairs, _mm512_broadcast_i32x4(first));

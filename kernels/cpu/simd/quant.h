@@ -95,11 +95,8 @@ struct Quantize {
   }
 
   /// See Kernels. Scalars as the reference has them, operation by operation.
-  static void to_int4(const float* values,
-                      std::size_t count,
-                      float scale,
-                      std::int8_t* out,
-                      std::int8_t* affine) {
+  static void to_int4(
+      const float* values, std::size_t count, float scale, std::int8_t* out, std::int8_t* affine) {
     Vec least = V::broadcast(values[0]);
     Vec most = least;
     for (std::size_t i = 0; i < count; i += 16) {
@@ -320,8 +317,10 @@ struct PanelBytes {
       Fn fn) {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t word = 0; word < words; ++word) {
-      const std::byte* from = weight + kByteHeaderBytes + word * 64;
-      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, from + Linear<V>::kAheadBytes);
+      const std::size_t at = kByteHeaderBytes + word * 64;
+      const std::byte* from = weight + at;
+      Linear<V>::template ask<R, P>(
+          ahead, word, block.panel_bytes, from + bytes_ahead<V, P>(at, block.panel_bytes));
       Int w[P];
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
@@ -357,9 +356,9 @@ struct PanelNibbles {
         Int step;
         Int offset;
         V::load_affine(weight + static_cast<std::size_t>(p) * block.panel_bytes + header +
-                                   group % 2 * (kInt4HeaderBytes / 2),
-                               &step,
-                               &offset);
+                           group % 2 * (kInt4HeaderBytes / 2),
+                       &step,
+                       &offset);
         V::int_store(affine[2 * p], step);
         V::int_store(affine[2 * p + 1], offset);
       }
@@ -372,8 +371,10 @@ struct PanelNibbles {
         if (word >= words) break;
         const std::size_t here = at + line * 64;
         const std::byte* from = weight + here;
-        Linear<V>::template ask<R, P>(
-            ahead, first + line, block.panel_bytes, from + bytes_ahead<V, P>(here, block.panel_bytes));
+        Linear<V>::template ask<R, P>(ahead,
+                                      first + line,
+                                      block.panel_bytes,
+                                      from + bytes_ahead<V, P>(here, block.panel_bytes));
         Int raw[P];
         Int w[P];
 #pragma GCC unroll 8
@@ -410,8 +411,8 @@ struct PanelNibbles {
   }
 };
 
-/// Weights whose inputs become bytes (rounds_to_bytes) as a tile of Linear; Panel says how those are
-/// kept.
+/// Weights whose inputs become bytes (rounds_to_bytes) as a tile of Linear; Panel says how those
+/// are kept.
 template <class V, class Panel>
 struct ByteTile {
   using Vec = typename V::Vec;
@@ -481,7 +482,10 @@ struct ByteTile {
         acc[r][p] = start;
     }
     Panel::template for_words<R, P>(
-        block, weight, ahead, [&](std::size_t word, const Int(&w)[P]) __attribute__((always_inline)) {
+        block,
+        weight,
+        ahead,
+        [&](std::size_t word, const Int(&w)[P]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
           for (int r = 0; r < R; ++r) {
             const auto four = V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);

@@ -154,7 +154,7 @@ struct Kernels {
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
   /// Whether rows of k may be packed before they come to a product with such a weight: as bf16,
-  /// and whole rows for kInt8Dynamic also as 8 bit. Null: never.
+  /// and whole rows where they become bytes also as 8 bit. Null: never.
   bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
   /// rows do not meet.
@@ -171,11 +171,8 @@ struct Kernels {
   void (*to_int8)(const float* values, std::size_t count, float scale, std::int8_t* out);
   /// One group of WeightScheme::kInt4Group128, of which `scale` is the output's: q, and in `affine`
   /// step and offset.
-  void (*to_int4)(const float* values,
-                  std::size_t count,
-                  float scale,
-                  std::int8_t* out,
-                  std::int8_t* affine);
+  void (*to_int4)(
+      const float* values, std::size_t count, float scale, std::int8_t* out, std::int8_t* affine);
   /// panel[w][lane] = word w of rows[lane]: `count` words of 32 bits of kPanel rows.
   void (*move_words)(const std::byte* const* rows, std::size_t count, std::byte* panel);
   /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
