@@ -68,7 +68,14 @@ TEST(Quantize, WeightsAreWithinHalfAStep) {
   ThreadPool pool(2);
   Rng rng(1);
   std::vector<float> w = rng.reals(kN * kK);
-  std::fill(w.begin() + 5 * kK, w.begin() + 6 * kK, 0.0F);
+  const auto row = [&](std::size_t n) { return w.begin() + static_cast<std::ptrdiff_t>(n * kK); };
+  std::fill(row(5), row(6), 0.0F);
+  // Far from zero, and beside a weight that is much larger than all others.
+  std::transform(row(7), row(8), row(7), [](float v) { return 5.0F + v; });
+  std::transform(row(8), row(9), row(8), [](float v) { return -2.0F + v / 8; });
+  std::fill(row(9), row(10), 0.3F);
+  *row(10) = 40.0F;
+  *(row(11) + 200) = -1e30F;
   const Matrix source(kN, kK, DType::kF32, w, true);
   for (const Backend* backend : all_backends()) {
     for (const WeightScheme scheme : kSchemes) {
@@ -86,10 +93,7 @@ TEST(Quantize, WeightsAreWithinHalfAStep) {
         const auto [low, high] = std::minmax_element(w.begin() + begin, w.begin() + end);
         // Half a step; for int4 a step is up to one scale wider than 16 of them need be, and its
         // offset is off by up to half a scale.
-        const std::size_t row = i / kK * kK;
-        const auto [least, most] =
-            std::minmax_element(w.begin() + static_cast<std::ptrdiff_t>(row),
-                                w.begin() + static_cast<std::ptrdiff_t>(row + kK));
+        const auto [least, most] = std::minmax_element(row(i / kK), row(i / kK + 1));
         const float scale = std::max(std::abs(*least), std::abs(*most)) / 127;
         const float step = int4 ? (*high - *low) / 16 + 2 * scale : scale;
         const float limit = step * 0.5001F;

@@ -118,8 +118,8 @@ TEST_P(QuantizationGolden, PromptLogprobsStayWithinTheStatedBound) {
   EXPECT_GT(rms, 10 * cases->tolerance.float32_atol);
 }
 
-/// Every family by itself: int4 and int8 weights have other bits on avx512_bf16 and on amx than on
-/// the rest, and the reference rounds otherwise everywhere.
+/// Every family by itself: int8 weights with float inputs have other bits on avx512_bf16 and on amx
+/// than on the rest, and the reference rounds otherwise everywhere.
 INSTANTIATE_TEST_SUITE_P(
     All,
     QuantizationGolden,
