@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 namespace tandem::kernels {
 namespace {
@@ -91,14 +92,56 @@ TEST(Quantize, WeightsAreWithinHalfAStep) {
         const auto end = std::min<std::ptrdiff_t>(begin + static_cast<std::ptrdiff_t>(group),
                                                   static_cast<std::ptrdiff_t>(i / kK * kK + kK));
         const auto [low, high] = std::minmax_element(w.begin() + begin, w.begin() + end);
-        // Half a step; for int4 a step is up to one scale wider than 16 of them need be, and its
-        // offset is off by up to half a scale.
+        // Half a step; for int4 a step is up to one scale wider than 16 of them need be, its
+        // offset is off by up to half a scale, and one scale less a step leaves 8 at either end.
         const auto [least, most] = std::minmax_element(row(i / kK), row(i / kK + 1));
         const float scale = std::max(std::abs(*least), std::abs(*most)) / 127;
-        const float step = int4 ? (*high - *low) / 16 + 2 * scale : scale;
+        const float step = int4 ? (*high - *low) / 16 + 17 * scale : scale;
         const float limit = step * 0.5001F;
         ASSERT_LE(std::abs(got[i] - w[i]), limit) << "element " << i;
       }
+    }
+  }
+}
+
+// Integers for steps and offsets cost nothing: what usual 4-bit weights have (a float for each:
+// steps of a fifteenth of the group's range, from its smallest weight on) is no nearer to the
+// weights.
+TEST(Quantize, FourBitsAreNearerThanThoseOfFloatSteps) {
+  constexpr std::size_t kN = 24;
+  constexpr std::size_t kK = 256;
+  ThreadPool pool(1);
+  Rng rng(12);
+  const std::vector<float> even = rng.reals(kN * kK);
+  std::vector<float> bell(kN * kK);
+  for (float& v : bell) {
+    const std::vector<float> some = rng.reals(12);
+    v = std::accumulate(some.begin(), some.end(), 0.0F);
+  }
+  std::vector<float> wild = bell;
+  for (std::size_t i = 0; i < wild.size(); i += 100)
+    wild[i] *= 6;
+  for (const auto& [w, most] : {std::pair{even, 0.97}, {bell, 0.97}, {wild, 0.99}}) {
+    double usual = 0;
+    for (std::size_t i = 0; i < w.size(); i += kInt4Group) {
+      const auto begin = w.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto [low, high] = std::minmax_element(begin, begin + kInt4Group);
+      const double step = static_cast<double>(*high - *low) / 15;
+      for (auto it = begin; it != begin + kInt4Group; ++it) {
+        const double at = static_cast<double>(*it - *low) / step;
+        usual += std::pow((at - std::round(at)) * step, 2);
+      }
+    }
+    const Matrix source(kN, kK, DType::kF32, w);
+    for (const Backend* backend : all_backends()) {
+      SCOPED_TRACE(family_name(backend->family()));
+      const auto weight = pack(*backend, source, WeightScheme::kInt4Group128, pool);
+      const std::vector<float> got = widened(*backend, *weight, pool);
+      double ours = 0;
+      for (std::size_t i = 0; i < w.size(); ++i)
+        ours += std::pow(static_cast<double>(got[i] - w[i]), 2);
+      EXPECT_LT(std::sqrt(ours), most * std::sqrt(usual));
+      EXPECT_GT(std::sqrt(ours), 0.8 * std::sqrt(usual)) << "of more than 16 values";
     }
   }
 }

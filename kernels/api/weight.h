@@ -30,8 +30,9 @@ enum class WeightScheme : std::uint8_t {
   /// "int4wo-128": w = scale * (step * q - offset), q in [0, 15]: kInt8Dynamic with 16 values per
   /// output and 128 inputs instead of 255. scale is that of kInt8; step (1 to 16) and offset
   /// (-127 to 127) are integers: the smallest step for which all weights of the group are within
-  /// half a step of a value, and values lie around their middle, none beyond 127. Inputs become
-  /// 8 bit as those of kInt8Dynamic, and sums are as exact.
+  /// half a step of a value, or one less where the sum of squared errors is less; values lie around
+  /// the group's middle, none beyond 127. Inputs become 8 bit as those of kInt8Dynamic, and sums
+  /// are as exact.
   kInt4Group128,
   /// "w8a8_int8": weights as kInt8. Each row of inputs is rounded to bf16 and then becomes 8 bit
   /// with a scale of its own (largest |x| / 127): x times 1 / scale, to nearest, ties to even, as

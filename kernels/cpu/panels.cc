@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 namespace tandem::kernels::cpu {
@@ -201,15 +200,21 @@ void pack_int8(
   write_header(scales, sums, panel);
 }
 
-/// `count` integers of 4 bit, in whole words of eight: the first four low in four bytes, the others
-/// high.
-void pack_nibbles(const std::int8_t* q, std::size_t count, std::byte* to) {
+/// Up to kInt4Group integers of 4 bit, in whole words of eight: the first four low in four bytes,
+/// the others high. Returns their sum.
+std::int32_t pack_nibbles(const std::int8_t* q, std::size_t count, std::byte* to) {
+  static_assert(kInt4Group / 8 * 15 <= 255, "sums of 8 bit");
+  std::uint64_t sums = 0;
   for (std::size_t i = 0; i < count; i += 8) {
     std::uint64_t eight = 0;
     std::memcpy(&eight, q + i, std::min<std::size_t>(8, count - i));
     const auto word = static_cast<std::uint32_t>(eight | eight >> 28U);
     std::memcpy(to + i / 2, &word, sizeof(word));
+    sums += eight;
   }
+  constexpr std::uint64_t kEven = 0x00ff00ff00ff00ff;
+  const std::uint64_t pairs = (sums & kEven) + (sums >> 8U & kEven);
+  return static_cast<std::int32_t>(pairs * 0x0001000100010001 >> 48U);
 }
 
 void pack_int4(
@@ -233,9 +238,8 @@ void pack_int4(
         const std::int8_t* own = affine[group][lane];
         kernels.widen_row(source.row[lane] + first * dtype_bytes(dtype), dtype, wide, count);
         kernels.to_int4(wide, count, scales.of[lane], q, affine[group][lane]);
-        pack_nibbles(q, count, strips.data[lane]);
         // What pads a word counts, too.
-        sums[lane] += own[0] * std::accumulate(q, q + count, 0) -
+        sums[lane] += own[0] * pack_nibbles(q, count, strips.data[lane]) -
                       own[1] * static_cast<std::int32_t>(round_up(count, 4));
       }
       kernels.move_words(strips.row, (count + 7) / 8, to);

@@ -129,22 +129,49 @@ Quantized parts_of(const PackedWeight& weight, std::byte* data) {
   return parts;
 }
 
-// One group of kInt4Group128: the integers that its q of 4 bit stand for.
-void quantize_group(const float* x, std::size_t count, float scale, std::int8_t* q) {
-  const float unit = scale > 0.0F ? scale : 1.0F;
-  const auto [least, most] = std::minmax_element(x, x + count);
-  const float low = *least / unit;
-  const float high = *most / unit;
-  const float steps = (high - low) / 16.0F;
+// A group of kInt4Group128, in units of its output's scale, in steps of so many of them.
+struct Steps {
+  std::vector<float> values;  ///< integers
+  float error;                ///< sum of squares, in the order of vectors of 16
+};
+
+Steps in_steps(const std::vector<float>& units, float ends, float step) {
   // No NaN is clamped: the scale of its output is NaN, and q does not matter.
-  const float step = steps > 1.0F ? std::min(std::ceil(steps), 16.0F) : 1.0F;
-  const float centred = 7.5F * step - 0.5F * (low + high);
+  const float centred = 7.5F * step - 0.5F * ends;
   const float offset =
       std::isnan(centred) ? 0.0F : std::round(std::clamp(centred, 15.0F * step - 127.0F, 127.0F));
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int8_t four = round_to(x[i] + offset * unit, step * unit, 0.0F, 15.0F);
-    q[i] = static_cast<std::int8_t>(static_cast<float>(four) * step - offset);
+  Steps out;
+  float errors[16] = {};
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::int8_t q = nearest((units[i] + offset) * (1.0F / step), 0.0F, 15.0F);
+    out.values.push_back(static_cast<float>(q) * step - offset);
+    const float off = out.values.back() - units[i];
+    errors[i % 16] += off * off;
   }
+  for (std::size_t width = 8; width >= 1; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i)
+      errors[i] += errors[i + width];
+  }
+  out.error = errors[0];
+  return out;
+}
+
+// The integers that q of 4 bit stand for.
+void quantize_group(const float* x, std::size_t count, float scale, std::int8_t* q) {
+  std::vector<float> units(x, x + count);
+  for (float& value : units)
+    value /= scale > 0.0F ? scale : 1.0F;
+  const auto [low, high] = std::minmax_element(units.begin(), units.end());
+  const float steps = (*high - *low) / 16.0F;
+  const float step = steps > 1.0F ? std::min(std::ceil(steps), 16.0F) : 1.0F;
+  Steps best = in_steps(units, *low + *high, step);
+  if (step > 1.0F) {
+    Steps finer = in_steps(units, *low + *high, step - 1.0F);
+    if (finer.error < best.error) best = std::move(finer);
+  }
+  std::transform(best.values.begin(), best.values.end(), q, [](float value) {
+    return static_cast<std::int8_t>(value);
+  });
 }
 
 void quantize_row(const std::vector<float>& x,

@@ -80,13 +80,13 @@ struct Quantize {
   /// Quotients. `scale` is int8_scale of what these are among, so that none is more than 127 of it.
   static void to_int8(const float* values, std::size_t count, float scale, std::int8_t* out) {
     if (has_inverse(scale) && store_by_inverse(values, count, scale, out)) return;
-    store(Floats{values, count}, count, 0.0F, scale, -127.0F, 127.0F, out);
+    store(Floats{values, count}, count, scale, out);
   }
 
   /// Of a row, whose scale is row_scale: products with 1 / scale, or quotients if there is none.
   template <class Values>
   static void row_to_int8(Values values, std::size_t count, float scale, std::int8_t* out) {
-    if (!has_inverse(scale)) return store(values, count, 0.0F, scale, -127.0F, 127.0F, out);
+    if (!has_inverse(scale)) return store(values, count, scale, out);
     const Vec inverse = V::broadcast(1.0F / scale);
     std::size_t i = 0;
     for (; i + 16 <= count; i += 16)
@@ -97,33 +97,77 @@ struct Quantize {
   /// See Kernels. Scalars as the reference has them, operation by operation.
   static void to_int4(
       const float* values, std::size_t count, float scale, std::int8_t* out, std::int8_t* affine) {
-    Vec least = V::broadcast(values[0]);
+    alignas(64) float units[kInt4Group];
+    const Vec unit = V::broadcast(scale > 0.0F ? scale : 1.0F);
+    Vec least = V::div(V::broadcast(values[0]), unit);
     Vec most = least;
     for (std::size_t i = 0; i < count; i += 16) {
       const std::size_t left = count - i;
       const Vec v =
           left < 16 ? Rows<V>::load_part(values + i, left, values[i]) : V::load(values + i);
-      least = V::min(v, least);
-      most = V::max(v, most);
+      const Vec in_units = V::div(v, unit);
+      V::store(units + i, in_units);
+      least = V::min(in_units, least);
+      most = V::max(in_units, most);
     }
-    const float unit = scale > 0.0F ? scale : 1.0F;
-    const float low = -V::max_lane(V::sub(V::zero(), least)) / unit;
-    const float high = V::max_lane(most) / unit;
+    const float low = -V::max_lane(V::sub(V::zero(), least));
+    const float high = V::max_lane(most);
     const float steps = (high - low) / 16.0F;
     // Comparisons are such that NaN becomes something; the scale of its output is NaN.
     const float step = steps > 1.0F ? (steps < 16.0F ? __builtin_ceilf(steps) : 16.0F) : 1.0F;
-    const float centred = 7.5F * step - 0.5F * (low + high);
-    const float bottom = 15.0F * step - 127.0F;
-    const float offset =
-        __builtin_roundf(centred > bottom ? (centred < 127.0F ? centred : 127.0F) : bottom);
-    affine[0] = static_cast<std::int8_t>(step);
-    affine[1] = static_cast<std::int8_t>(offset);
-    store(Floats{values, count}, count, -(offset * unit), step * unit, 0.0F, 15.0F, out);
+    Steps best = in_steps(units, count, low + high, step);
+    if (step > 1.0F) {
+      const Steps finer = in_steps(units, count, low + high, step - 1.0F);
+      if (finer.error < best.error) best = finer;
+    }
+    affine[0] = static_cast<std::int8_t>(best.step);
+    affine[1] = static_cast<std::int8_t>(best.offset);
+    __builtin_memcpy(out, best.q, count);
   }
 
  private:
   /// Powers of 2 for which 1 / scale is neither subnormal nor infinite.
   static bool has_inverse(float scale) { return scale >= 0x1p-100F && scale <= 0x1p100F; }
+
+  /// A group of kInt4Group128 in steps of so many units, and what they leave of it.
+  struct Steps {
+    float step;
+    float offset;
+    float error;  ///< sum of squares, 16 chains and their tree
+    alignas(16) std::int8_t q[kInt4Group];
+  };
+
+  static Steps in_steps(const float* units, std::size_t count, float ends, float step) {
+    const float centred = 7.5F * step - 0.5F * ends;
+    const float bottom = 15.0F * step - 127.0F;
+    Steps out;
+    out.step = step;
+    out.offset =
+        __builtin_roundf(centred > bottom ? (centred < 127.0F ? centred : 127.0F) : bottom);
+    const Vec offset = V::broadcast(out.offset);
+    const Vec width = V::broadcast(step);
+    const Vec inverse = V::broadcast(1.0F / step);
+    const Vec shift = V::broadcast(0x1.8p23F);  // below 2^22 the sum with it has no fraction
+    Vec error = V::zero();
+    for (std::size_t i = 0; i < count; i += 16) {
+      const Vec v = V::load(units + i);
+      const Vec at = V::mul(V::add(v, offset), inverse);
+      const Vec q = V::min(V::max(at, V::zero()), V::broadcast(15.0F));
+      V::store_int8(out.q + i, q);
+      const Vec whole = V::sub(V::add(q, shift), shift);
+      const Vec off = V::sub(V::sub(V::mul(whole, width), offset), v);
+      const Vec square = V::mul(off, off);
+      if (count - i >= 16) {
+        error = V::add(error, square);
+      } else {
+        alignas(64) float lanes[16];
+        V::store(lanes, square);
+        error = V::add(error, Rows<V>::load_part(lanes, count - i));
+      }
+    }
+    out.error = V::sum(error);
+    return out;
+  }
 
   struct Extent {
     float largest;  ///< magnitude
@@ -171,21 +215,14 @@ struct Quantize {
     return !V::any_above(farthest, V::broadcast(0.5F - kNear));
   }
 
-  /// out = clamp((value - zero) / scale), rounded to nearest even. NaN becomes `low`.
+  /// out = clamp(value / scale), rounded to nearest even. NaN becomes -127.
   template <class Values>
-  static void store(Values values,
-                    std::size_t count,
-                    float zero,
-                    float scale,
-                    float low,
-                    float high,
-                    std::int8_t* out) {
+  static void store(Values values, std::size_t count, float scale, std::int8_t* out) {
     const Vec divisor = V::broadcast(scale == 0.0F ? 1.0F : scale);
-    const Vec shift = V::broadcast(zero);
-    const Vec least = V::broadcast(low);
-    const Vec most = V::broadcast(high);
+    const Vec least = V::broadcast(-127.0F);
+    const Vec most = V::broadcast(127.0F);
     for (std::size_t i = 0; i < count; i += 16) {
-      const Vec v = V::div(V::sub(values(i), shift), divisor);
+      const Vec v = V::div(values(i), divisor);
       const Vec clamped = V::min(V::max(v, least), most);
       if (count - i >= 16) {
         V::store_int8(out + i, clamped);
