@@ -244,30 +244,31 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
   constexpr std::size_t kK = 128;
   constexpr std::size_t kN = 16;
   ThreadPool pool(2);
-  for (std::size_t at = 0; at < backends().size() * std::size(kByteSchemes); ++at) {
-    const Backend* backend = backends()[at / std::size(kByteSchemes)];
-    const WeightScheme scheme = kByteSchemes[at % std::size(kByteSchemes)];
-    Rng rng(4);
-    const auto weight = random_weight(*backend, kN, kK, scheme, rng, pool);
-    const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, scheme);
-    const Room room(bytes);
-    auto* halves = reinterpret_cast<std::uint16_t*>(room.data());
-    constexpr std::uint16_t kOne = 0x3f80;
-    std::fill_n(halves, bytes / sizeof(std::uint16_t), kOne);
-    // A tile of 16 rows after the other, 32 columns at a time.
-    const auto element = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
-      return halves[row / 16 * 16 * kK + column / 32 * 16 * 32 + row % 16 * 32 + column % 32];
-    };
-    element(0, 77) = 0x7fc0;   // NaN
-    element(9, 127) = 0x7f80;  // inf
-    element(15, 32) = 0xff80;  // -inf
-    element(39, 0) = 0xff81;   // NaN
-    std::vector<float> y(kTokens * kN);
-    backend->linear(
-        {.x_packed = room.data(), .weight = weight.get(), .y = y.data(), .tokens = kTokens}, pool);
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      const std::size_t token = i / kN;
-      ASSERT_EQ(std::isnan(y[i]), token == 0 || token == 9 || token == 15 || token == 39) << i;
+  for (const Backend* backend : backends()) {
+    for (const WeightScheme scheme : kByteSchemes) {
+      Rng rng(4);
+      const auto weight = random_weight(*backend, kN, kK, scheme, rng, pool);
+      const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, scheme);
+      const Room room(bytes);
+      auto* halves = reinterpret_cast<std::uint16_t*>(room.data());
+      constexpr std::uint16_t kOne = 0x3f80;
+      std::fill_n(halves, bytes / sizeof(std::uint16_t), kOne);
+      // A tile of 16 rows after the other, 32 columns at a time.
+      const auto at = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
+        return halves[row / 16 * 16 * kK + column / 32 * 16 * 32 + row % 16 * 32 + column % 32];
+      };
+      at(0, 77) = 0x7fc0;   // NaN
+      at(9, 127) = 0x7f80;  // inf
+      at(15, 32) = 0xff80;  // -inf
+      at(39, 0) = 0xff81;   // NaN
+      std::vector<float> y(kTokens * kN);
+      backend->linear(
+          {.x_packed = room.data(), .weight = weight.get(), .y = y.data(), .tokens = kTokens},
+          pool);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const std::size_t token = i / kN;
+        ASSERT_EQ(std::isnan(y[i]), token == 0 || token == 9 || token == 15 || token == 39) << i;
+      }
     }
   }
 }

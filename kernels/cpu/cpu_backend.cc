@@ -117,21 +117,17 @@ bool takes_packed(const cpu::Kernels& kernels,
          kernels.takes_packed(rows, k, weight.scheme, weight.dtype);
 }
 
-bool goes_as_bytes(WeightFormat weight) {
-  return rounds_to_bytes(weight.scheme);
-}
-
 // Where a row, the first of a tile, of rows begins that are packed for such a weight.
 template <class Byte>
 Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight) {
   if (rows == nullptr) return nullptr;
-  return rows + row * k * (goes_as_bytes(weight) ? 1 : dtype_bytes(DType::kBf16));
+  return rows + row * k * (rounds_to_bytes(weight.scheme) ? 1 : dtype_bytes(DType::kBf16));
 }
 
 // Scales of so many rows that are packed as bytes: behind them. Else null.
 template <class Float, class Byte>
 Float* packed_scales(Byte* packed, std::size_t rows, std::size_t k, WeightFormat weight) {
-  if (packed == nullptr || !goes_as_bytes(weight)) return nullptr;
+  if (packed == nullptr || !rounds_to_bytes(weight.scheme)) return nullptr;
   return reinterpret_cast<Float*>(
       packed_row(packed, cpu::round_up(rows, cpu::kPackedRows), k, weight));
 }
@@ -310,7 +306,7 @@ std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
 std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
                                                 std::size_t k,
                                                 WeightFormat weight) const {
-  if (!goes_as_bytes(weight)) return packed_rows_bytes(rows, k, weight);
+  if (!rounds_to_bytes(weight.scheme)) return packed_rows_bytes(rows, k, weight);
   if (!takes_packed(kernels_, rows, k, weight)) return 0;
   return cpu::round_up(rows, cpu::kPackedRows) * (k + sizeof(float));
 }
@@ -328,7 +324,7 @@ void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
 void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const PackedWeight& weight = *args.weight;
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const bool as_halves = goes_as_bytes(weight.format()) && !args.x_whole_rows;
+  const bool as_halves = rounds_to_bytes(weight.scheme()) && !args.x_whole_rows;
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, weight.k()),
                            .x_packed = as_halves ? nullptr : args.x_packed,

@@ -156,8 +156,7 @@ void pack_words(
   }
 }
 
-// `wide` takes k floats.
-/// Scales of a panel's rows; zero of padding.
+/// Scales of a panel's rows; zero of padding. `wide` takes k floats, as below.
 struct Scales {
   float of[kPanel] = {};
 
@@ -219,17 +218,16 @@ std::int32_t pack_nibbles(const std::int8_t* q, std::size_t count, std::byte* to
 
 void pack_int4(
     const Source& source, std::size_t k, const Kernels& kernels, float* wide, std::byte* panel) {
-  constexpr std::size_t kGroups = kInt4HeaderBytes / (kPanel * 2);
   const Scales scales(source, k, kernels, wide);
   std::int8_t q[kInt4Group];
   std::int32_t sums[kPanel] = {};
   Strips strips;
   std::byte* to = panel + kByteHeaderBytes;
-  for (std::size_t begin = 0; begin < k; begin += kGroups * kInt4Group) {
-    std::int8_t affine[kGroups][kPanel][2] = {};
+  for (std::size_t begin = 0; begin < k; begin += kInt4HeaderGroups * kInt4Group) {
+    std::int8_t affine[kInt4HeaderGroups][kPanel][2] = {};
     std::byte* const header = to;
     to += kInt4HeaderBytes;
-    for (std::size_t group = 0; group < kGroups; ++group) {
+    for (std::size_t group = 0; group < kInt4HeaderGroups; ++group) {
       const std::size_t first = begin + group * kInt4Group;
       if (first >= k) break;
       const std::size_t count = std::min(kInt4Group, k - first);
@@ -245,6 +243,7 @@ void pack_int4(
       kernels.move_words(strips.row, (count + 7) / 8, to);
       to += (count + 7) / 8 * 64;
     }
+    static_assert(sizeof(affine) == kInt4HeaderBytes);
     std::memcpy(header, affine, sizeof(affine));
   }
   write_header(scales, sums, panel);

@@ -30,7 +30,9 @@ constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
     case WeightScheme::kInt8Dynamic:
       return kByteHeaderBytes + round_up(k, 4) * kPanel;
     case WeightScheme::kInt4Group128:
-      return kByteHeaderBytes + (k + 2 * kInt4Group - 1) / (2 * kInt4Group) * kInt4HeaderBytes +
+      return kByteHeaderBytes +
+             round_up(k, kInt4HeaderGroups * kInt4Group) / (kInt4HeaderGroups * kInt4Group) *
+                 kInt4HeaderBytes +
              round_up(k, 8) / 8 * 64;
   }
   return (format.dtype == DType::kBf16 ? round_up(k, 32) : k) * kPanel * dtype_bytes(format.dtype);

@@ -246,9 +246,7 @@ struct Int4Kind : Int8DynamicKind<V, T> {
   static constexpr bool kHeaders = true;
 
   /// As of Bf16Kind.
-  static constexpr std::size_t at(std::size_t step) {
-    return header_at(step) + kInt4HeaderBytes + step % kHeaderSteps * kMadeOf;
-  }
+  static constexpr std::size_t at(std::size_t step) { return PanelNibbles<V>::at(step * kStepK); }
 
   /// As of Int8Kind.
   static inline __attribute__((always_inline)) void make(const std::byte* panel,
@@ -276,21 +274,13 @@ struct Int4Kind : Int8DynamicKind<V, T> {
   }
 
  private:
-  static constexpr std::size_t kGroupSteps = kInt4Group / kStepK;
-  static constexpr std::size_t kHeaderSteps = 2 * kGroupSteps;
-
-  static constexpr std::size_t header_at(std::size_t step) {
-    return kByteHeaderBytes + step / kHeaderSteps * PanelNibbles<V>::kTwoGroupsBytes;
-  }
-
   /// Of the group that a step lies in.
   struct Affine {
     typename V::Int step;
     typename V::Int offset;
 
     inline __attribute__((always_inline)) Affine(const std::byte* panel, std::size_t at) {
-      V::load_affine(
-          panel + header_at(at) + at / kGroupSteps % 2 * (kInt4HeaderBytes / 2), &step, &offset);
+      V::load_affine(panel + PanelNibbles<V>::affine_at(at * kStepK / kInt4Group), &step, &offset);
     }
 
     inline __attribute__((always_inline)) void make_eight(const std::byte* from,
@@ -313,7 +303,7 @@ struct AmxLinear {
       return true;
     }
     if (rounds_to_bytes(block.scheme)) {
-      if (block.rows <= Int8DynamicKind<V, T>::kFewRows && !comes_packed(block)) return false;
+      if (block.rows <= Int8DynamicKind<V, T>::kFewRows && !comes_packed<V>(block)) return false;
       if (block.scheme == WeightScheme::kInt8Dynamic) {
         TileLinear<V, T, Int8DynamicKind>::run(block);
       } else {
@@ -399,18 +389,13 @@ struct AmxLinear {
     }
   }
 
-  /// In whole tiles.
-  static bool comes_packed(const LinearBlock& block) {
-    return block.rows_room != nullptr || block.x_halves != nullptr;
-  }
-
   /// False: not few rows, or only tiles here.
   template <template <class, class> class Kind>
   static bool run_few(const LinearBlock& block) {
     if constexpr (requires { V::begin_flushing(); }) {
       using Few = FewRows<V, Kind<V, T>>;
       if (block.rows > Kind<V, T>::kFewRows) return false;
-      if (comes_packed(block)) return false;
+      if (comes_packed<V>(block)) return false;
       if (block.k > Few::kMostK) return false;
       Few::run(block);
       return true;

@@ -63,9 +63,7 @@ class MadeTiles {
       : block_(block),
         steps_((block.k + W::kStepK - 1) / W::kStepK),
         cuts_((steps_ + kCutSteps - 1) / kCutSteps),
-        height_(block.rows < kTileHeight && block.rows_room == nullptr && block.x_halves == nullptr
-                    ? block.rows
-                    : kTileHeight),
+        height_(tile_height<V>(block)),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}

@@ -50,6 +50,18 @@ struct TileLine {
   [[nodiscard]] std::byte* at(std::size_t step) const { return first + step * step_bytes; }
 };
 
+/// Whether a block's rows came packed, in whole tiles.
+template <class V>
+bool comes_packed(const LinearBlock& block) {
+  return block.rows_room != nullptr || block.x_halves != nullptr;
+}
+
+/// Of the tiles that a block's rows go to.
+template <class V>
+std::size_t tile_height(const LinearBlock& block) {
+  return block.rows < kTileHeight && !comes_packed<V>(block) ? block.rows : kTileHeight;
+}
+
 /// Rows of one tile, and one panel.
 struct TilePanel {
   std::size_t row;
@@ -119,9 +131,7 @@ class TileLinear {
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
         steps_(steps_of(block.k)),
-        height_(block.rows < kTileHeight && block.rows_room == nullptr && block.x_halves == nullptr
-                    ? block.rows
-                    : kTileHeight),
+        height_(tile_height<V>(block)),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         tail_bytes_(W::tail_bytes(block.k)),
         rows_(rows_room(block)),

@@ -36,6 +36,32 @@ struct Bf16Tile {
     });
   }
 
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
+                                                         std::size_t row,
+                                                         std::size_t panel,
+                                                         const typename Linear<V>::Ahead& ahead,
+                                                         Vec* out) {
+    const std::size_t pairs = pair_count(block);
+    const std::uint32_t* x = Linear<V>::words_of(block) + row * pairs;
+    const std::byte* weight = block.weight + panel * block.panel_bytes;
+    Vec acc[R][P];
+    Linear<V>::template clear<R, P>(acc);
+    for (std::size_t pair = 0; pair < pairs; ++pair) {
+      Linear<V>::template ask<R, P>(ahead, pair, block.panel_bytes, weight, pair * 64);
+      Int w[P];
+      Linear<V>::load_panels(weight, pair * 64, block.panel_bytes, w);
+      step<R, P>(x + pair * R, w, acc);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        out[r * P + p] = acc[r][p];
+    }
+  }
+
+ private:
   /// A pair of k: x of R rows with the words of P panels.
   template <int R, int P>
   static inline __attribute__((always_inline)) void step(const std::uint32_t* x,
@@ -50,36 +76,6 @@ struct Bf16Tile {
     }
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
-    const std::size_t pairs = pair_count(block);
-    const std::uint32_t* x = Linear<V>::words_of(block) + row * pairs;
-    const std::byte* weight = block.weight + panel * block.panel_bytes;
-    Vec acc[R][P];
-    Linear<V>::template clear<R, P>(acc);
-    for (std::size_t pair = 0; pair < pairs; ++pair) {
-      Linear<V>::template ask<R, P>(
-          ahead, pair, block.panel_bytes, weight + pair * 64 + Linear<V>::kAheadBytes);
-      Int w[P];
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        w[p] = V::int_load(weight + static_cast<std::size_t>(p) * block.panel_bytes + pair * 64);
-      }
-      step<R, P>(x + pair * R, w, acc);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        out[r * P + p] = acc[r][p];
-    }
-  }
-
- private:
   static std::size_t pair_count(const LinearBlock& block) {
     return (block.k + 1) / 2;
   }

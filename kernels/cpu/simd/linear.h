@@ -38,12 +38,24 @@ struct Linear {
     std::size_t step;
   };
 
-  /// For P panels' line number `line`, whose first one is at `own`.
+  /// How far ahead of byte `at` of P panels a few rows ask: further on in the panel, or in the one
+  /// that takes its place in the next tile.
+  template <int P>
+  static inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
+                                                                       std::size_t panel_bytes) {
+    const bool ends = at + kAheadBytes >= panel_bytes;
+    return kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
+  }
+
+  /// For line number `line` of P panels, the first of which begins at `weight`; the line is `at`
+  /// bytes from there.
   template <int R, int P>
   static inline __attribute__((always_inline)) void ask(const Ahead& ahead,
                                                         std::size_t line,
                                                         std::size_t panel_bytes,
-                                                        const std::byte* own) {
+                                                        const std::byte* weight,
+                                                        std::size_t at) {
+    const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       const std::size_t panel = static_cast<std::size_t>(p) * panel_bytes;
@@ -53,6 +65,17 @@ struct Linear {
         __builtin_prefetch(ahead.from + panel + line * ahead.step, 0, 2);
       }
     }
+  }
+
+  /// What lies `at` bytes from where each of P panels begins.
+  template <int P>
+  static inline __attribute__((always_inline)) void load_panels(const std::byte* weight,
+                                                                std::size_t at,
+                                                                std::size_t panel_bytes,
+                                                                typename V::Int (&raw)[P]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+      raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
   }
 
   /// sums[r * P + p] over all of k for R packed rows and P panels.
@@ -67,7 +90,7 @@ struct Linear {
     clear<R, P>(acc);
     if constexpr (D == DType::kBf16) {
       for (std::size_t pair = 0; pair < k / 2; ++pair) {
-        ask<R, P>(ahead, pair, panel_bytes, weight + pair * 64 + kAheadBytes);
+        ask<R, P>(ahead, pair, panel_bytes, weight, pair * 64);
         Vec first[P];
         Vec second[P];
 #pragma GCC unroll 8
@@ -92,7 +115,7 @@ struct Linear {
     } else {
       constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
       for (std::size_t i = 0; i < k; ++i) {
-        ask<R, P>(ahead, i * kRowBytes / 64, panel_bytes, weight + i * kRowBytes + kAheadBytes);
+        ask<R, P>(ahead, i * kRowBytes / 64, panel_bytes, weight, i * kRowBytes);
         Vec w[P];
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {

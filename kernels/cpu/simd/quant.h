@@ -240,16 +240,6 @@ struct Quantize {
   }
 };
 
-/// How far ahead of byte `at` of P panels to prefetch for a few rows: further on in the panel, or
-/// in the one that takes its place in the next tile. Quantised panels are short enough for that to
-/// show.
-template <class V, int P>
-inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
-                                                              std::size_t panel_bytes) {
-  const bool ends = at + Linear<V>::kAheadBytes >= panel_bytes;
-  return Linear<V>::kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
-}
-
 /// WeightScheme::kInt8 as a tile of Linear.
 template <class V>
 struct Int8Tile {
@@ -291,9 +281,8 @@ struct Int8Tile {
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
       const std::size_t at = kByteHeaderBytes + quad * 64;
-      Linear<V>::template ask<R, P>(
-          ahead, quad, block.panel_bytes, weight + at + bytes_ahead<V, P>(at, block.panel_bytes));
-      load<P>(weight, at, block.panel_bytes, raw);
+      Linear<V>::template ask<R, P>(ahead, quad, block.panel_bytes, weight, at);
+      Linear<V>::load_panels(weight, at, block.panel_bytes, raw);
       step<0, R, P>(x + 4 * quad * R, raw, acc);
       step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
       step<2, R, P>(x + (4 * quad + 2) * R, raw, acc);
@@ -301,7 +290,7 @@ struct Int8Tile {
     }
     if (block.k % 4 != 0) {
       Int raw[P];
-      load<P>(weight, kByteHeaderBytes + quads * 64, block.panel_bytes, raw);
+      Linear<V>::load_panels(weight, kByteHeaderBytes + quads * 64, block.panel_bytes, raw);
       const float* rest = x + 4 * quads * R;
       step<0, R, P>(rest, raw, acc);
       if (block.k % 4 > 1) step<1, R, P>(rest + R, raw, acc);
@@ -318,16 +307,6 @@ struct Int8Tile {
   }
 
  private:
-  template <int P>
-  static inline __attribute__((always_inline)) void load(const std::byte* weight,
-                                                         std::size_t at,
-                                                         std::size_t panel_bytes,
-                                                         Int (&raw)[P]) {
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p)
-      raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
-  }
-
   template <int J, int R, int P>
   static inline __attribute__((always_inline)) void step(const float* x,
                                                          const Int (&raw)[P],
@@ -355,13 +334,9 @@ struct PanelBytes {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t word = 0; word < words; ++word) {
       const std::size_t at = kByteHeaderBytes + word * 64;
-      const std::byte* from = weight + at;
-      Linear<V>::template ask<R, P>(
-          ahead, word, block.panel_bytes, from + bytes_ahead<V, P>(at, block.panel_bytes));
+      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, weight, at);
       Int w[P];
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        w[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
+      Linear<V>::load_panels(weight, at, block.panel_bytes, w);
       fn(word, w);
     }
   }
@@ -372,9 +347,16 @@ template <class V>
 struct PanelNibbles {
   using Int = typename V::Int;
 
-  /// Bytes from the header of two groups to the next one, and lines of a group.
-  static constexpr std::size_t kTwoGroupsBytes = kInt4HeaderBytes + kInt4Group * kPanel;
-  static constexpr std::size_t kGroupLines = kInt4Group / 8;
+  /// Bytes from a panel's beginning to steps and offsets of a group.
+  static constexpr std::size_t affine_at(std::size_t group) {
+    return header_at(group) + group % kInt4HeaderGroups * (kInt4HeaderBytes / kInt4HeaderGroups);
+  }
+
+  /// To k, a multiple of 8.
+  static constexpr std::size_t at(std::size_t k) {
+    return header_at(k / kInt4Group) + kInt4HeaderBytes +
+           k % (kInt4HeaderGroups * kInt4Group) / 8 * 64;
+  }
 
   /// As of PanelBytes.
   template <int R, int P, class Fn>
@@ -385,40 +367,32 @@ struct PanelNibbles {
       Fn fn) {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
-      const std::size_t header = kByteHeaderBytes + group / 2 * kTwoGroupsBytes;
       // In memory: the sums of many rows need the registers.
       alignas(64) std::byte affine[2 * P][64];
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         Int step;
         Int offset;
-        V::load_affine(weight + static_cast<std::size_t>(p) * block.panel_bytes + header +
-                           group % 2 * (kInt4HeaderBytes / 2),
+        V::load_affine(weight + static_cast<std::size_t>(p) * block.panel_bytes + affine_at(group),
                        &step,
                        &offset);
         V::int_store(affine[2 * p], step);
         V::int_store(affine[2 * p + 1], offset);
       }
       const std::size_t first = group * kGroupLines;
-      // One line more than there are of elements.
-      if (group % 2 == 0) ask_line<R, P>(block, weight, header);
-      const std::size_t at = header + kInt4HeaderBytes + group % 2 * (kGroupLines * 64);
+      if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
+      const std::size_t begin = at(group * kInt4Group);
       for (std::size_t line = 0; line < kGroupLines; ++line) {
         const std::size_t word = (first + line) * 2;
         if (word >= words) break;
-        const std::size_t here = at + line * 64;
-        const std::byte* from = weight + here;
-        Linear<V>::template ask<R, P>(ahead,
-                                      first + line,
-                                      block.panel_bytes,
-                                      from + bytes_ahead<V, P>(here, block.panel_bytes));
+        const std::size_t here = begin + line * 64;
+        Linear<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
         Int raw[P];
         Int w[P];
+        Linear<V>::load_panels(weight, here, block.panel_bytes, raw);
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          raw[p] = V::int_load(from + static_cast<std::size_t>(p) * block.panel_bytes);
+        for (int p = 0; p < P; ++p)
           w[p] = integers(V::low_nibbles(raw[p]), affine[2 * p]);
-        }
         fn(word, w);
         if (word + 1 >= words) break;
 #pragma GCC unroll 8
@@ -430,13 +404,22 @@ struct PanelNibbles {
   }
 
  private:
-  /// Of few rows, that far ahead of byte `at`.
+  static constexpr std::size_t kGroupLines = kInt4Group / 8;
+
+  static constexpr std::size_t header_at(std::size_t group) {
+    return kByteHeaderBytes +
+           group / kInt4HeaderGroups * (kInt4HeaderBytes + kInt4HeaderGroups * kInt4Group / 8 * 64);
+  }
+
+  /// A few rows' line that ask() leaves out, since headers lie between lines. Into the first level
+  /// of caches, where others need not be: a group cannot begin without it (2 to 3 %).
   template <int R, int P>
-  static inline __attribute__((always_inline)) void ask_line(const LinearBlock& block,
-                                                             const std::byte* weight,
-                                                             std::size_t at) {
+  static inline __attribute__((always_inline)) void ask_header(const LinearBlock& block,
+                                                               const std::byte* weight,
+                                                               std::size_t at) {
     if constexpr (R <= Linear<V>::kFewRows) {
-      const std::byte* ahead = weight + at + bytes_ahead<V, P>(at, block.panel_bytes);
+      const std::byte* ahead =
+          weight + at + Linear<V>::template bytes_ahead<P>(at, block.panel_bytes);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
         __builtin_prefetch(ahead + static_cast<std::size_t>(p) * block.panel_bytes);

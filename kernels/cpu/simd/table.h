@@ -15,8 +15,9 @@ namespace tandem::kernels::cpu {
 inline constexpr std::size_t kPanel = 16;
 /// Bytes before the elements of a quantised panel: 16 f32 scales, then 16 int32, see panels.h.
 inline constexpr std::size_t kByteHeaderBytes = 128;
-/// Bytes before each two groups of an int4 panel.
-inline constexpr std::size_t kInt4HeaderBytes = 64;
+/// Groups of k of an int4 panel whose steps and offsets precede them together, and the bytes of it.
+inline constexpr std::size_t kInt4HeaderGroups = 2;
+inline constexpr std::size_t kInt4HeaderBytes = kInt4HeaderGroups * kPanel * 2;
 /// Columns and rows that packed rows of activations keep together, as bf16.
 inline constexpr std::size_t kPackedColumns = kPackedHeadStep;
 inline constexpr std::size_t kPackedRows = 16;
