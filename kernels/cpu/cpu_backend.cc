@@ -108,6 +108,12 @@ bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeig
          kernels.shares_rows(rows, weight.scheme(), weight.dtype());
 }
 
+// See Kernels::takes_gated.
+bool takes_gated(const cpu::Kernels& kernels, std::size_t rows, const PackedWeight& weight) {
+  return weight.k() > 0 && kernels.takes_gated != nullptr &&
+         kernels.takes_gated(rows, weight.scheme(), weight.dtype());
+}
+
 // See Kernels::takes_packed.
 bool takes_packed(const cpu::Kernels& kernels,
                   std::size_t rows,
@@ -355,7 +361,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
                            .streams = 2};
   for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
     const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
-    if (dim % cpu::kPanel == 0 && shares_rows(kernels_, block.rows, *args.weight)) {
+    if (dim % cpu::kPanel == 0 && takes_gated(kernels_, block.rows, *args.weight)) {
       block.n = dim;
       block.up = block.weight + dim / cpu::kPanel * block.panel_bytes;
       block.bias = args.bias;

@@ -136,6 +136,7 @@ Kernels emulated_amx_kernels() {
   kernels.most_rows = &Tiles::most_rows;
   kernels.rows_in_parts = &Tiles::rows_in_parts;
   kernels.shares_rows = &Tiles::shares_rows;
+  kernels.takes_gated = &Tiles::takes_gated;
   kernels.pack_rows = &Tiles::pack_rows;
   kernels.takes_packed = &Tiles::takes_packed;
   kernels.pack_part = &Tiles::pack_part;

@@ -119,6 +119,7 @@ Kernels kernels_on() {
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
   kernels.rows_in_parts = &AmxLinear<Avx512Vec, T>::rows_in_parts;
   kernels.shares_rows = &AmxLinear<Avx512Vec, T>::shares_rows;
+  kernels.takes_gated = &AmxLinear<Avx512Vec, T>::takes_gated;
   kernels.pack_rows = &AmxLinear<Avx512Vec, T>::pack_rows;
   kernels.takes_packed = &AmxLinear<Avx512Vec, T>::takes_packed;
   kernels.pack_part = &AmxLinear<Avx512Vec, T>::pack_part;

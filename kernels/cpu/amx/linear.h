@@ -324,6 +324,14 @@ struct AmxLinear {
   }
 
   /// See Kernels.
+  static bool takes_gated(std::size_t rows, WeightScheme scheme, DType dtype) {
+    if (shares_rows(rows, scheme, dtype)) return true;
+    if (scheme == WeightScheme::kFloat)
+      return dtype == DType::kBf16 && rows > Bf16Kind<V, T>::kFewRows;
+    return scheme == WeightScheme::kInt8Dynamic && rows > Int8DynamicKind<V, T>::kFewRows;
+  }
+
+  /// See Kernels.
   static void pack_rows(const LinearBlock& block, std::size_t begin, std::size_t end) {
     switch (block.scheme) {
       case WeightScheme::kFloat:

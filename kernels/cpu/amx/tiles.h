@@ -112,7 +112,8 @@ class TileLinear {
   static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
-  static constexpr std::size_t kTailAt = kWaitingAt + kMostC * kTileBytes;
+  static constexpr std::size_t kWaitingMoreAt = kWaitingAt + kMostC * kTileBytes;
+  static constexpr std::size_t kTailAt = kWaitingMoreAt + kMostC * kTileBytes;
   static_assert(kTailAt + 4 * kTileBytes <= kTilesRoom);
   /// How far ahead up to 32 rows ask for their own panel, in steps: Linear::kAheadBytes.
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / kTileBytes;
@@ -128,6 +129,21 @@ class TileLinear {
   /// hold up everything behind them.
   static constexpr std::size_t kOutputsAhead = 4;
 
+  /// The same of both weights of a block.
+  struct Gated {
+    std::size_t panel;
+    std::size_t row;
+
+    struct Pair {
+      const std::byte* gate;
+      const std::byte* up;
+    };
+
+    Pair pairs[2];
+    std::size_t count;
+    std::size_t tile_apart;  ///< from sums of a tile of rows to those of the next
+  };
+
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
         steps_(steps_of(block.k)),
@@ -137,7 +153,10 @@ class TileLinear {
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),
         streams_(block.y_rows == nullptr && block.row_scale == nullptr && streams_outputs(block)),
-        waiting_{.panel = 0, .panels = 0, .row = block.rows} {}
+        waiting_{.panel = 0, .panels = 0, .row = block.rows},
+        gated_{.panel = 0, .row = block.rows, .pairs = {}, .count = 0, .tile_apart = 0},
+        up_panels_(panels_apart(block) / block.panel_bytes),
+        outputs_(block) {}
 
   static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
 
@@ -146,16 +165,27 @@ class TileLinear {
     configure();
     std::size_t panel = block_.panel_begin;
     if (row_tiles_ > 2) return run_many();
-    if (row_tiles_ == 1) {
-      panel = run_wide<1, 4>(panel);
-      panel = run_wide<1, 2>(panel);
-      run_wide<1, 1>(panel);
+    if (block_.up != nullptr) {
+      if (row_tiles_ == 1) {
+        panel = run_gated<1, 2>(panel);
+        run_gated<1, 1>(panel);
+      } else {
+        panel = run_three_gated(panel);
+        run_gated<2, 1>(panel);
+      }
+      settle_gated(block_.rows);
     } else {
-      panel = run_wide<2, 3>(panel);
-      panel = run_wide<2, 2>(panel);
-      run_wide<2, 1>(panel);
+      if (row_tiles_ == 1) {
+        panel = run_wide<1, 4>(panel);
+        panel = run_wide<1, 2>(panel);
+        run_wide<1, 1>(panel);
+      } else {
+        panel = run_wide<2, 3>(panel);
+        panel = run_wide<2, 2>(panel);
+        run_wide<2, 1>(panel);
+      }
+      settle(block_.rows);
     }
-    settle(block_.rows);
     if (streams_) V::end_streams();
     tiles_.release();
   }
@@ -247,76 +277,163 @@ class TileLinear {
     }
   }
 
+  /// Panels that go side by side: B tiles of the first one, and bytes from there to those of the
+  /// second and of the third; the fourth is as far from the third as the second from the first.
+  struct Side {
+    const std::byte* at;
+    std::size_t second;
+    std::size_t third;
+
+    template <int P>
+    [[nodiscard]] inline __attribute__((always_inline)) std::size_t to() const {
+      return (P % 2 == 1 ? second : 0) + (P / 2 == 1 ? third : 0);
+    }
+  };
+
+  /// Neighbours.
+  [[nodiscard]] Side neighbours(const std::byte* first) const {
+    return {first, block_.panel_bytes, 2 * block_.panel_bytes};
+  }
+
   /// Panels from `panel` on, N at a time. The last four go in pairs and not with one left alone,
   /// which would be read more slowly.
   template <int M, int N>
   std::size_t run_wide(std::size_t panel) {
     while (panel + N <= block_.panel_end && (N != 3 || panel + 4 != block_.panel_end)) {
-      run_panels<M, N>(panel);
+      run_side<M, N>(neighbours(b_tile(panel, 0)), neighbours(behind(panel + N)), [&](auto count) {
+        settle(count);
+      });
+      store_sums<M, N>(base_ + kWaitingAt);
+      waiting_ = {.panel = panel, .panels = N, .row = 0};
       panel += N;
     }
     return panel;
   }
 
-  /// All rows, M tiles of them, against panels [panel, panel + N).
-  template <int M, int N>
-  void run_panels(std::size_t panel) {
-    if (tail_bytes_ != 0) copy_tails<N>(panel);
+  /// The sums of all rows, M tiles of them, with N panels, in C tiles. Asks for those that come
+  /// `then`. settle(count) makes outputs of so many more rows of the sums before.
+  template <int M, int N, class Settle>
+  inline __attribute__((always_inline)) void run_side(const Side& side,
+                                                      const Side& then,
+                                                      Settle settle_rows) {
+    if (tail_bytes_ != 0) {
+      const std::byte* last = side.at + (steps_ - 1) * kTileBytes;
+      copy_tail(last, 0);
+      if constexpr (N > 1) copy_tail(last + side.template to<1>(), 1);
+      if constexpr (N > 2) copy_tail(last + side.template to<2>(), 2);
+      if constexpr (N > 3) copy_tail(last + side.template to<3>(), 3);
+    }
     for_c<M, N>([&]<int C>() { tiles_.template zero<C>(); });
     const std::byte* x = rows_;
-    const std::byte* weight = b_tile(panel, 0);
-    const std::byte* then = behind(panel + N);
-    const std::size_t panel_bytes = block_.panel_bytes;
     const std::size_t x_step = height_ * kTileRowBytes;
     const std::size_t whole = steps_ - (tail_bytes_ != 0 ? 1 : 0);
     const std::size_t rows = (block_.rows + steps_ - 1) / steps_;
-    for (std::size_t step = 0; step < whole; ++step) {
-      const std::size_t ahead = step + kAheadSteps;
-      const std::byte* from =
-          ahead < steps_ ? weight + kAheadSteps * kTileBytes : then + (ahead - steps_) * kTileBytes;
-      settle(rows);
-      multiply<M, N>(x, weight, panel_bytes, from);
-      x += x_step;
-      weight += kTileBytes;
+    const std::size_t inside = steps_ > kAheadSteps ? steps_ - kAheadSteps : 0;
+    std::size_t step = 0;
+    const auto run_to = [&](std::size_t end, const Side& ahead, std::size_t first)
+                            __attribute__((always_inline)) {
+      const std::byte* now = side.at + step * kTileBytes;
+      const std::byte* ask = ahead.at + first * kTileBytes;
+      for (; step < end; ++step) {
+        settle_rows(rows);
+        multiply<M, N>(x, now, side, ask, ahead);
+        x += x_step;
+        now += kTileBytes;
+        ask += kTileBytes;
+      }
+    };
+    run_to(inside < whole ? inside : whole, side, kAheadSteps);
+    run_to(whole, then, step + kAheadSteps - steps_);
+    if (whole < steps_) {
+      const Side tail = {base_ + kTailAt, kTileBytes, 2 * kTileBytes};
+      multiply<M, N>(x, tail.at, tail, tail.at, tail);
     }
-    if (whole < steps_) multiply<M, N>(x, base_ + kTailAt, kTileBytes, base_ + kTailAt);
-    settle(block_.rows);
-    for_c<M, N>([&]<int C>() {
-      tiles_.template store<C>(base_ + kWaitingAt + C * kTileBytes, kTileRowBytes);
-    });
-    waiting_ = {.panel = panel, .panels = N, .row = 0};
+    settle_rows(block_.rows);
   }
 
-  /// The last B tiles of N panels, zeros behind what the panels hold.
-  template <int N>
-  void copy_tails(std::size_t panel) {
-    for (std::size_t n = 0; n < N; ++n)
-      copy_tail(b_tile(panel + n, steps_ - 1), n);
+  template <int M, int N>
+  inline __attribute__((always_inline)) void store_sums(std::byte* to) {
+    for_c<M, N>(
+        [&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
   }
 
+  /// Outputs of `panel` and those behind it, N at a time: those panels of both weights.
+  template <int M, int N>
+  std::size_t run_gated(std::size_t panel) {
+    const std::size_t up = panels_apart(block_);
+    std::byte* const sums = base_ + kWaitingAt;
+    for (; panel + N <= block_.panel_end; panel += N) {
+      const Side side = {b_tile(panel, 0), N == 2 ? block_.panel_bytes : up, up};
+      Side then = side;
+      then.at = behind(panel + N);
+      run_side<M, 2 * N>(side, then, [&](std::size_t count) { settle_gated(count); });
+      store_sums<M, 2 * N>(sums);
+      gated_ = {.panel = panel, .row = 0, .pairs = {}, .count = N, .tile_apart = 2 * kTileBytes};
+      for (std::size_t n = 0; n < N; ++n)
+        gated_.pairs[n] = {.gate = sums + n * kTileBytes, .up = sums + (N + n) * kTileBytes};
+    }
+    return panel;
+  }
+
+  /// The same with two tiles of rows, three outputs' panels in two turns of three: gate, up, gate;
+  /// up, gate, up. The third sums wait for the second turn.
+  std::size_t run_three_gated(std::size_t panel) {
+    const std::size_t up = panels_apart(block_);
+    const std::size_t next = block_.panel_bytes;
+    std::byte* const first = base_ + kWaitingAt;
+    std::byte* const second = base_ + kWaitingMoreAt;
+    const auto sums = [](std::byte* from, std::size_t n) { return from + n * kTileBytes; };
+    const std::size_t begin = panel;
+    for (; panel + 3 <= block_.panel_end; panel += 3) {
+      const Side one = {b_tile(panel, 0), up, next};
+      const Side two = {b_tile(panel + 1, 0) + up, next - up, next};
+      const Side then = {behind(panel + 3), up, next};
+      run_side<2, 3>(one, two, [&](std::size_t count) { settle_gated(count); });
+      store_sums<2, 3>(first);
+      gated_ = {.panel = panel,
+                .row = 0,
+                .pairs = {{.gate = sums(first, 0), .up = sums(first, 1)}, {}},
+                .count = 1,
+                .tile_apart = 3 * kTileBytes};
+      run_side<2, 3>(two, then, [&](std::size_t count) { settle_gated(count); });
+      store_sums<2, 3>(second);
+      gated_ = {.panel = panel + 1,
+                .row = 0,
+                .pairs = {{.gate = sums(first, 2), .up = sums(second, 0)},
+                          {.gate = sums(second, 1), .up = sums(second, 2)}},
+                .count = 2,
+                .tile_apart = 3 * kTileBytes};
+    }
+    if (panel != begin) settle_gated(block_.rows);
+    return panel;
+  }
+
+  /// A last B tile, zeros behind what its panel holds.
   void copy_tail(const std::byte* from, std::size_t n) {
     std::byte* to = base_ + kTailAt + n * kTileBytes;
     __builtin_memcpy(to, from, tail_bytes_);
     __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
   }
 
-  /// One step along k. Asks for the tiles at `ahead`, as far apart as those at `weight`.
+  /// One step along k of panels that lie as those of `side`. Asks for the tiles at `ask`, which lie
+  /// as those of `ahead`.
   template <int M, int N>
   inline __attribute__((always_inline)) void multiply(const std::byte* x,
                                                       const std::byte* weight,
-                                                      std::size_t panel_bytes,
-                                                      const std::byte* ahead) {
+                                                      const Side& side,
+                                                      const std::byte* ask,
+                                                      const Side& ahead) {
     const std::byte* second = x + steps_ * height_ * kTileRowBytes;
     if constexpr (N == 3) {
-      multiply_three(x, second, weight, panel_bytes, ahead);
+      multiply_three(x, second, weight, side, ask, ahead);
     } else {
       tiles_.template load_passing<4>(x, kTileRowBytes);
       if constexpr (M == 2) tiles_.template load_passing<5>(second, kTileRowBytes);
-      multiply_panel<M, 0>(weight, panel_bytes, ahead);
-      if constexpr (N > 1) multiply_panel<M, 1>(weight, panel_bytes, ahead);
+      multiply_panel<M, 0>(weight + side.template to<0>(), ask + ahead.template to<0>());
+      if constexpr (N > 1) multiply_panel<M, 1>(weight + side.template to<1>(), ask + ahead.template to<1>());
       if constexpr (N == 4) {
-        multiply_panel<M, 2>(weight, panel_bytes, ahead);
-        multiply_panel<M, 3>(weight, panel_bytes, ahead);
+        multiply_panel<M, 2>(weight + side.template to<2>(), ask + ahead.template to<2>());
+        multiply_panel<M, 3>(weight + side.template to<3>(), ask + ahead.template to<3>());
       }
     }
   }
@@ -326,23 +443,24 @@ class TileLinear {
   inline __attribute__((always_inline)) void multiply_three(const std::byte* x,
                                                             const std::byte* second,
                                                             const std::byte* weight,
-                                                            std::size_t panel_bytes,
-                                                            const std::byte* ahead) {
-    const auto multiply_one = [&]<int C>(std::size_t panel) __attribute__((always_inline)) {
-      tiles_.template load<7>(weight + panel * panel_bytes, kTileRowBytes);
+                                                            const Side& side,
+                                                            const std::byte* ask,
+                                                            const Side& ahead) {
+    const auto multiply_one = [&]<int C, int P>() __attribute__((always_inline)) {
+      tiles_.template load<7>(weight + side.template to<P>(), kTileRowBytes);
       W::template multiply<C, 6, 7>(tiles_);
     };
     tiles_.template load_passing<6>(x, kTileRowBytes);
-    ask_tile(ahead);
-    multiply_one.template operator()<0>(0);
-    ask_tile(ahead + panel_bytes);
-    multiply_one.template operator()<1>(1);
-    ask_tile(ahead + 2 * panel_bytes);
-    multiply_one.template operator()<2>(2);
+    ask_tile(ask);
+    multiply_one.template operator()<0, 0>();
+    ask_tile(ask + ahead.template to<1>());
+    multiply_one.template operator()<1, 1>();
+    ask_tile(ask + ahead.template to<2>());
+    multiply_one.template operator()<2, 2>();
     tiles_.template load_passing<6>(second, kTileRowBytes);
     W::template multiply<5, 6, 7>(tiles_);
-    multiply_one.template operator()<4>(1);
-    multiply_one.template operator()<3>(0);
+    multiply_one.template operator()<4, 1>();
+    multiply_one.template operator()<3, 0>();
   }
 
   static inline __attribute__((always_inline)) void ask_tile(const std::byte* tile) {
@@ -353,11 +471,10 @@ class TileLinear {
 
   template <int M, int P>
   inline __attribute__((always_inline)) void multiply_panel(const std::byte* weight,
-                                                            std::size_t panel_bytes,
-                                                            const std::byte* ahead) {
+                                                            const std::byte* ask) {
     constexpr int kB = 6 + P % 2;
-    ask_tile(ahead + P * panel_bytes);
-    tiles_.template load<kB>(weight + P * panel_bytes, kTileRowBytes);
+    ask_tile(ask);
+    tiles_.template load<kB>(weight, kTileRowBytes);
     W::template multiply<P, 4, kB>(tiles_);
     if constexpr (M == 2) W::template multiply<2 + P, 5, kB>(tiles_);
   }
@@ -397,6 +514,25 @@ class TileLinear {
     }
   }
 
+  /// The same of both weights' sums.
+  inline __attribute__((always_inline)) void settle_gated(std::size_t count) {
+    const std::size_t left = block_.rows - gated_.row;
+    const std::size_t end = gated_.row + (count < left ? count : left);
+    for (; gated_.row < end; ++gated_.row) {
+      const std::size_t row = gated_.row;
+      const std::size_t at =
+          row / kTileHeight * gated_.tile_apart + row % kTileHeight * kTileRowBytes;
+      for (std::size_t n = 0; n < gated_.count; ++n) {
+        const std::size_t panel = gated_.panel + n;
+        outputs_.put_gated(
+            outputs_.at(row, panel),
+            panel,
+            W::outputs(block_, row, panel, gated_.pairs[n].gate + at),
+            W::outputs(block_, row, panel + up_panels_, gated_.pairs[n].up + at));
+      }
+    }
+  }
+
   inline __attribute__((always_inline)) void put(std::size_t row,
                                                  std::size_t panel,
                                                  typename V::Vec sum) {
@@ -430,6 +566,9 @@ class TileLinear {
   std::byte* base_;         ///< scratch
   bool streams_;            ///< outputs, past the caches
   Waiting waiting_;
+  Gated gated_;
+  std::size_t up_panels_;  ///< panels from gate to up
+  ManyOutputs<V> outputs_;
   T tiles_;
 };
 

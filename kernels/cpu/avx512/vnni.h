@@ -20,6 +20,23 @@ struct WithVnni : Avx512Vec {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
     return acc;
   }
+
+  static __m512i byte_ones() { return _mm512_set1_epi8(1); }
+
+  /// A group's steps and offsets, each a word of 32 bits.
+  static void load_affine_words(const void* from, __m512i* step, __m512i* offset) {
+    const __m512i pairs =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    *step = _mm512_and_si512(pairs, _mm512_set1_epi32(255));
+    *offset = _mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 24);
+  }
+
+  /// acc + step * sum - offset * x_sum, where x_sum is less than 2^15.
+  static __m512i add_affine(
+      __m512i acc, __m512i step, __m512i sum, __m512i offset, __m512i x_sum) {
+    const __m512i whole = _mm512_add_epi32(acc, _mm512_mullo_epi32(step, sum));
+    return _mm512_sub_epi32(whole, _mm512_madd_epi16(offset, x_sum));
+  }
 };
 
 }  // namespace tandem::kernels::cpu

@@ -365,42 +365,86 @@ struct PanelNibbles {
       const std::byte* weight,
       const typename Linear<V>::Ahead& ahead,
       Fn fn) {
-    const std::size_t words = (block.k + 3) / 4;
-    for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
-      // In memory: the sums of many rows need the registers.
-      alignas(64) std::byte affine[2 * P][64];
+    // In memory: the sums of many rows need the registers.
+    alignas(64) std::byte affine[2 * P][64];
+    for_groups<R, P>(
+        block,
+        weight,
+        ahead,
+        [&](const std::byte* from) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        Int step;
-        Int offset;
-        V::load_affine(weight + static_cast<std::size_t>(p) * block.panel_bytes + affine_at(group),
-                       &step,
-                       &offset);
-        V::int_store(affine[2 * p], step);
-        V::int_store(affine[2 * p + 1], offset);
-      }
-      const std::size_t first = group * kGroupLines;
-      if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
-      const std::size_t begin = at(group * kInt4Group);
-      for (std::size_t line = 0; line < kGroupLines; ++line) {
-        const std::size_t word = (first + line) * 2;
-        if (word >= words) break;
-        const std::size_t here = begin + line * 64;
-        Linear<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
-        Int raw[P];
-        Int w[P];
-        Linear<V>::load_panels(weight, here, block.panel_bytes, raw);
+          for (int p = 0; p < P; ++p) {
+            Int step;
+            Int offset;
+            V::load_affine(from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+            V::int_store(affine[2 * p], step);
+            V::int_store(affine[2 * p + 1], offset);
+          }
+        },
+        [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
+          Int w[P];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          w[p] = integers(V::low_nibbles(raw[p]), affine[2 * p]);
-        fn(word, w);
-        if (word + 1 >= words) break;
+          for (int p = 0; p < P; ++p)
+            w[p] = integers(nibbles[p], affine[2 * p]);
+          fn(word, w);
+        },
+        [] {});
+  }
+
+  /// Whether R rows have their products with half bytes summed by group: fewer operations for each
+  /// line, and as many registers again. The sums are the same integers.
+  template <int R>
+  static constexpr bool kSumsGroups = V::kOffsetBytes && R <= Linear<V>::kFewRows;
+
+  /// acc += step * (sum of q x) - offset * (sum of x) of each group. R rows, whose words x(word, r)
+  /// says.
+  template <int R, int P, class X>
+  static inline __attribute__((always_inline)) void add_groups(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      X x,
+      Int (&acc)[R][P]) {
+    const Int ones = V::byte_ones();
+    Int sums[R][P];
+    Int x_sums[R];
+    const std::byte* affine = nullptr;
+    for_groups<R, P>(
+        block,
+        weight,
+        ahead,
+        [&](const std::byte* from) __attribute__((always_inline)) {
+          affine = from;
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) {
+            x_sums[r] = V::int_zero();
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          w[p] = integers(V::high_nibbles(raw[p]), affine[2 * p]);
-        fn(word + 1, w);
-      }
-    }
+            for (int p = 0; p < P; ++p)
+              sums[r][p] = V::int_zero();
+          }
+        },
+        [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) {
+            const auto four = V::bytes_of(x(word, r));
+            x_sums[r] = V::dot4(x_sums[r], four, ones);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+              sums[r][p] = V::dot4(sums[r][p], four, nibbles[p]);
+          }
+        },
+        [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            Int step;
+            Int offset;
+            V::load_affine_words(
+                affine + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r)
+              acc[r][p] = V::add_affine(acc[r][p], step, sums[r][p], offset, x_sums[r]);
+          }
+        });
   }
 
  private:
@@ -423,6 +467,44 @@ struct PanelNibbles {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
         __builtin_prefetch(ahead + static_cast<std::size_t>(p) * block.panel_bytes);
+    }
+  }
+
+  /// For all groups, in order, begin(steps and offsets of the first panel) and end() around
+  /// fn(word of k, P words of four half bytes, a byte each).
+  template <int R, int P, class Begin, class Fn, class End>
+  static inline __attribute__((always_inline)) void for_groups(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Begin begin_group,
+      Fn fn,
+      End end_group) {
+    const std::size_t words = (block.k + 3) / 4;
+    for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
+      begin_group(weight + affine_at(group));
+      const std::size_t first = group * kGroupLines;
+      if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
+      const std::size_t begin = at(group * kInt4Group);
+      for (std::size_t line = 0; line < kGroupLines; ++line) {
+        const std::size_t word = (first + line) * 2;
+        if (word >= words) break;
+        const std::size_t here = begin + line * 64;
+        Linear<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
+        Int raw[P];
+        Int nibbles[P];
+        Linear<V>::load_panels(weight, here, block.panel_bytes, raw);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          nibbles[p] = V::low_nibbles(raw[p]);
+        fn(word, nibbles);
+        if (word + 1 >= words) break;
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          nibbles[p] = V::high_nibbles(raw[p]);
+        fn(word + 1, nibbles);
+      }
+      end_group();
     }
   }
 
@@ -500,6 +582,15 @@ struct ByteTile {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
         acc[r][p] = start;
+    }
+    if constexpr (requires { requires Panel::template kSumsGroups<R>; }) {
+      Panel::template add_groups<R, P>(
+          block,
+          weight,
+          ahead,
+          [&](std::size_t word, int r) { return x[word * Step + static_cast<std::size_t>(r)]; },
+          acc);
+      return;
     }
     Panel::template for_words<R, P>(
         block,

@@ -72,7 +72,7 @@ struct LinearBlock {
   /// Where outputs go packed, from row 0 of this block on, with `up` only; null: y.
   std::byte* y_packed;
   /// Panel 0 of a second weight of the same shape, whole panels from `weight`: outputs are
-  /// silu(weight x) * (up x). Only where Kernels::shares_rows, and n is whole panels; `bias` has
+  /// silu(weight x) * (up x). Only where Kernels::takes_gated, and n is whole panels; `bias` has
   /// both weights' columns. Null: none.
   const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
@@ -149,9 +149,10 @@ struct Kernels {
   /// kPartPanels panels at most. 0: none does. Null: 0 for all.
   std::size_t (*rows_in_parts)(std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   void (*linear)(const LinearBlock&);
-  /// Whether so many rows may be packed by pack_rows and shared, and multiplied with two weights
-  /// at once. Null: never.
+  /// Whether so many rows may be packed by pack_rows and shared. Null: never.
   bool (*shares_rows)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
+  /// Whether so many rows may be multiplied with two weights at once. Null: never.
+  bool (*takes_gated)(std::size_t rows, WeightScheme scheme, DType dtype) = nullptr;
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
   /// Whether rows of k may be packed before they come to a product with such a weight: as bf16,
