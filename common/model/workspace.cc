@@ -17,7 +17,7 @@ Result<FloatBuffer> FloatBuffer::allocate(std::uint64_t count, std::string_view 
   FloatBuffer result;
   TANDEM_TRY(result.buffer_,
              tensor::HostBuffer::allocate(
-                 {.bytes = bytes, .bytes_max = bytes, .purpose = purpose, .huge_pages = false}));
+                 {.bytes = bytes, .bytes_max = bytes, .purpose = purpose, .huge_pages = true}));
   result.data_ = reinterpret_cast<float*>(result.buffer_.data());
   return result;
 }

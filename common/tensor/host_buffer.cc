@@ -11,6 +11,31 @@ namespace tandem::tensor {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20;
+
+std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+void* map(std::uint64_t bytes) {
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+// From the beginning of a huge page on: what is used first, and most, has one, too.
+void* map_huge(std::uint64_t bytes) {
+  void* memory = map(bytes + kHugePageBytes);
+  if (memory == MAP_FAILED) return memory;
+  auto* whole = static_cast<std::byte*>(memory);
+  const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(whole) % kHugePageBytes;
+  if (before > 0) munmap(whole, before);
+  if (before < kHugePageBytes) munmap(whole + before + bytes, kHugePageBytes - before);
+#ifdef MADV_HUGEPAGE
+  // A part of one would be resident as a whole. A kernel without transparent huge pages answers
+  // EINVAL: the buffer is as good, only slower.
+  (void)madvise(whole + before, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+#endif
+  return whole + before;
+}
 
 std::string describe(const HostBufferOptions& options) {
   return std::string(options.purpose.empty() ? "buffer" : options.purpose) + ": " +
@@ -42,17 +67,14 @@ Result<HostBuffer> HostBuffer::allocate(const HostBufferOptions& options) {
   }
   HostBuffer buffer;
   if (options.bytes == 0) return buffer;
-  if (options.bytes > UINT64_MAX - kPageBytes)
+  if (options.bytes > UINT64_MAX - kHugePageBytes - kPageBytes)
     return resource_exhausted(describe(options) + ", more than exists");
-  const std::uint64_t mapped = (options.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::uint64_t mapped = round_up(options.bytes, kPageBytes);
+  void* memory =
+      options.huge_pages && mapped >= kHugePageBytes ? map_huge(mapped) : map(mapped);
   if (memory == MAP_FAILED) {
     return resource_exhausted(describe(options) + ", the system refused: " + std::strerror(errno));
   }
-#ifdef MADV_HUGEPAGE
-  // A kernel without transparent huge pages answers EINVAL: the buffer is as good, only slower.
-  if (options.huge_pages) (void)madvise(memory, mapped, MADV_HUGEPAGE);
-#endif
   buffer.data_ = static_cast<std::byte*>(memory);
   buffer.size_ = options.bytes;
   buffer.mapped_ = mapped;

@@ -15,7 +15,8 @@ struct HostBufferOptions {
   std::uint64_t bytes_max = 0;
   /// What it is for, named in errors ("kv pool", "activations").
   std::string_view purpose;
-  /// Ask the kernel for transparent huge pages; a wish, never an error.
+  /// Ask the kernel for transparent huge pages, as far as they are whole; a wish, never an error.
+  /// Where there is one at least the buffer begins with it: data() is a multiple of 2 MiB.
   bool huge_pages = false;
 };
 

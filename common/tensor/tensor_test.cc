@@ -130,6 +130,20 @@ TEST(TensorView, WidensUnalignedHalves) {
   EXPECT_EQ(to_f32(view), (std::vector<float>{1.0F, -2.0F}));
 }
 
+TEST(HostBuffer, BeginsWithAHugePage) {
+  constexpr std::uint64_t kHuge = std::uint64_t{2} << 20;
+  for (const std::uint64_t bytes : {kHuge, kHuge + 1, 5 * kHuge - 4096}) {
+    auto buffer = HostBuffer::allocate(
+        {.bytes = bytes, .bytes_max = bytes, .purpose = "test", .huge_pages = true});
+    ASSERT_TRUE(buffer.ok()) << buffer.status().message();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % kHuge, 0U) << bytes;
+    // All of it is there, and goes again.
+    for (std::uint64_t i = 0; i < bytes; i += 4096)
+      buffer->data()[i] = std::byte{1};
+    buffer->data()[bytes - 1] = std::byte{1};
+  }
+}
+
 TEST(HostBuffer, AlignedZeroedAndBounded) {
   auto buffer = HostBuffer::allocate(
       {.bytes = 5000, .bytes_max = 5000, .purpose = "test", .huge_pages = true});

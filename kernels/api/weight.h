@@ -90,6 +90,11 @@ constexpr std::size_t stacked_bytes(std::size_t count, std::size_t bytes) {
 class PackedWeight {
  public:
   PackedWeight() = default;
+  PackedWeight(PackedWeight&&) = default;
+  PackedWeight& operator=(PackedWeight&&) = default;
+  PackedWeight(const PackedWeight&) = delete;
+  PackedWeight& operator=(const PackedWeight&) = delete;
+  ~PackedWeight() = default;
 
   /// Uninitialised storage of `bytes` for each of `count` weights; data() is null when there is no
   /// memory for it.
@@ -143,21 +148,13 @@ class PackedWeight {
   }
 
  private:
-  struct Free {
-    bool borrowed;
-
-    void operator()(std::byte* memory) const {
-      if (!borrowed) std::free(memory);
-    }
-  };
-
   WeightLayout layout_ = WeightLayout::kRowMajor;
   WeightFormat format_ = DType::kF32;
   std::size_t n_ = 0;
   std::size_t k_ = 0;
   std::size_t count_ = 1;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::byte, Free> data_{nullptr, Free{.borrowed = false}};
+  std::shared_ptr<std::byte> data_;  ///< maybe a part of what other weights have, too
 };
 
 }  // namespace tandem::kernels
