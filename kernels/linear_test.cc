@@ -318,6 +318,52 @@ TEST(GatedLinear, IsLinearAndSiluMul) {
   }
 }
 
+// Tiles take both weights' panels side by side, three outputs' panels in two turns where there are
+// two tiles of rows; the last ones of a task go alone.
+TEST(GatedLinear, OfSomeRowsIsLinearAndSiluMul) {
+  ThreadPool one(1);
+  ThreadPool two(2);
+  for (const Backend* backend : testing::vector_backends()) {
+    for (const WeightFormat& format : {WeightFormat(DType::kBf16),
+                                       WeightFormat(WeightScheme::kInt8Dynamic),
+                                       WeightFormat(WeightScheme::kInt4Group128)}) {
+      for (const std::size_t k : {64U, 100U, 328U}) {
+        for (std::size_t panels = 1; panels <= 8; ++panels) {
+          const std::size_t dim = panels * 16;
+          Rng rng(k + panels);
+          const Matrix source(2 * dim, k, DType::kF32, rng.reals(2 * dim * k));
+          const MatrixView part = source.view();
+          const auto weight = backend->pack({&part, 1}, format, one);
+          const std::vector<float> bias = rng.reals(2 * dim);
+          for (const std::size_t tokens : {4U, 5U, 15U, 16U, 17U, 31U, 32U, 33U}) {
+            SCOPED_TRACE(std::string(family_name(backend->family())) +
+                         " T=" + std::to_string(tokens) + " dim=" + std::to_string(dim) +
+                         " K=" + std::to_string(k));
+            const std::vector<float> x = rng.reals(tokens * k);
+            const std::vector<float> both = run(*backend, *weight, x, tokens, one, bias.data());
+            std::vector<float> want(tokens * dim);
+            backend->silu_mul({.gate = both.data(),
+                               .up = both.data() + dim,
+                               .in_stride = 2 * dim,
+                               .out = want.data(),
+                               .tokens = tokens,
+                               .dim = dim},
+                              one);
+            std::vector<float> y(tokens * dim, 7.0F);
+            backend->gated_linear({.x = x.data(),
+                                   .weight = weight.get(),
+                                   .bias = bias.data(),
+                                   .y = y.data(),
+                                   .tokens = tokens},
+                                  two);
+            ASSERT_TRUE(same_bits(y, want));
+          }
+        }
+      }
+    }
+  }
+}
+
 // generic, avx2 and avx512 are one; where there are tiles or products of pairs, the unit and its
 // emulation are one, too.
 TEST(Linear, FamiliesOfOneNumericsAgreeBitForBit) {

@@ -16,7 +16,8 @@
 namespace tandem::model {
 
 /// Floats in a HostBuffer on huge pages: rows of activations lie KiB apart, and each would want a
-/// small page's address of its own. Pages that no batch is large enough to reach are never resident.
+/// small page's address of its own. Pages that no batch is large enough to reach are never
+/// resident.
 class FloatBuffer {
  public:
   FloatBuffer() = default;

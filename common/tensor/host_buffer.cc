@@ -70,8 +70,7 @@ Result<HostBuffer> HostBuffer::allocate(const HostBufferOptions& options) {
   if (options.bytes > UINT64_MAX - kHugePageBytes - kPageBytes)
     return resource_exhausted(describe(options) + ", more than exists");
   const std::uint64_t mapped = round_up(options.bytes, kPageBytes);
-  void* memory =
-      options.huge_pages && mapped >= kHugePageBytes ? map_huge(mapped) : map(mapped);
+  void* memory = options.huge_pages && mapped >= kHugePageBytes ? map_huge(mapped) : map(mapped);
   if (memory == MAP_FAILED) {
     return resource_exhausted(describe(options) + ", the system refused: " + std::strerror(errno));
   }

@@ -331,7 +331,7 @@ class TileLinear {
     const std::size_t inside = steps_ > kAheadSteps ? steps_ - kAheadSteps : 0;
     std::size_t step = 0;
     const auto run_to = [&](std::size_t end, const Side& ahead, std::size_t first)
-                            __attribute__((always_inline)) {
+        __attribute__((always_inline)) {
       const std::byte* now = side.at + step * kTileBytes;
       const std::byte* ask = ahead.at + first * kTileBytes;
       for (; step < end; ++step) {
@@ -353,8 +353,7 @@ class TileLinear {
 
   template <int M, int N>
   inline __attribute__((always_inline)) void store_sums(std::byte* to) {
-    for_c<M, N>(
-        [&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
+    for_c<M, N>([&]<int C>() { tiles_.template store<C>(to + C * kTileBytes, kTileRowBytes); });
   }
 
   /// Outputs of `panel` and those behind it, N at a time: those panels of both weights.
@@ -430,7 +429,8 @@ class TileLinear {
       tiles_.template load_passing<4>(x, kTileRowBytes);
       if constexpr (M == 2) tiles_.template load_passing<5>(second, kTileRowBytes);
       multiply_panel<M, 0>(weight + side.template to<0>(), ask + ahead.template to<0>());
-      if constexpr (N > 1) multiply_panel<M, 1>(weight + side.template to<1>(), ask + ahead.template to<1>());
+      if constexpr (N > 1)
+        multiply_panel<M, 1>(weight + side.template to<1>(), ask + ahead.template to<1>());
       if constexpr (N == 4) {
         multiply_panel<M, 2>(weight + side.template to<2>(), ask + ahead.template to<2>());
         multiply_panel<M, 3>(weight + side.template to<3>(), ask + ahead.template to<3>());
@@ -524,11 +524,10 @@ class TileLinear {
           row / kTileHeight * gated_.tile_apart + row % kTileHeight * kTileRowBytes;
       for (std::size_t n = 0; n < gated_.count; ++n) {
         const std::size_t panel = gated_.panel + n;
-        outputs_.put_gated(
-            outputs_.at(row, panel),
-            panel,
-            W::outputs(block_, row, panel, gated_.pairs[n].gate + at),
-            W::outputs(block_, row, panel + up_panels_, gated_.pairs[n].up + at));
+        outputs_.put_gated(outputs_.at(row, panel),
+                           panel,
+                           W::outputs(block_, row, panel, gated_.pairs[n].gate + at),
+                           W::outputs(block_, row, panel + up_panels_, gated_.pairs[n].up + at));
       }
     }
   }

@@ -32,8 +32,7 @@ struct WithVnni : Avx512Vec {
   }
 
   /// acc + step * sum - offset * x_sum, where x_sum is less than 2^15.
-  static __m512i add_affine(
-      __m512i acc, __m512i step, __m512i sum, __m512i offset, __m512i x_sum) {
+  static __m512i add_affine(__m512i acc, __m512i step, __m512i sum, __m512i offset, __m512i x_sum) {
     const __m512i whole = _mm512_add_epi32(acc, _mm512_mullo_epi32(step, sum));
     return _mm512_sub_epi32(whole, _mm512_madd_epi16(offset, x_sum));
   }

@@ -394,7 +394,7 @@ struct PanelNibbles {
   /// Whether R rows have their products with half bytes summed by group: fewer operations for each
   /// line, and as many registers again. The sums are the same integers.
   template <int R>
-  static constexpr bool kSumsGroups = V::kOffsetBytes && R <= Linear<V>::kFewRows;
+  static constexpr bool kSumsGroups = V::kOffsetBytes&& R <= Linear<V>::kFewRows;
 
   /// acc += step * (sum of q x) - offset * (sum of x) of each group. R rows, whose words x(word, r)
   /// says.
