@@ -5,7 +5,8 @@
 // A tiles of 16 rows, one after the other along k. Up to 16 rows take four panels at a time, up to
 // 32 three, 2 x 3 C tiles: their x comes from the second level of caches each time, and now for six
 // products instead of four. A C tile becomes outputs only after the products of the next one are
-// under way: the tile unit works meanwhile. More than 32 rows: many_rows.h.
+// under way: the tile unit works meanwhile. Where outputs are of two weights (gate and up), panels
+// of both go side by side. More than 32 rows: many_rows.h.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows, since rows of a
 // tile do not meet. Bound: few rows read the weight once, at memory bandwidth (a product of 16
@@ -129,19 +130,19 @@ class TileLinear {
   /// hold up everything behind them.
   static constexpr std::size_t kOutputsAhead = 4;
 
-  /// The same of both weights of a block.
+  /// The same where outputs are of two weights.
   struct Gated {
-    std::size_t panel;
-    std::size_t row;
-
+    /// Sums of the first tile of rows.
     struct Pair {
       const std::byte* gate;
       const std::byte* up;
     };
 
-    Pair pairs[2];
+    std::size_t panel;
+    std::size_t row;  ///< as of Waiting
+    Pair pairs[2];    ///< of `panel` and of the next one
     std::size_t count;
-    std::size_t tile_apart;  ///< from sums of a tile of rows to those of the next
+    std::size_t tile_apart;  ///< bytes from sums of a tile of rows to those of the next
   };
 
   explicit TileLinear(const LinearBlock& block)
@@ -281,18 +282,22 @@ class TileLinear {
   /// second and of the third; the fourth is as far from the third as the second from the first.
   struct Side {
     const std::byte* at;
-    std::size_t second;
-    std::size_t third;
+    std::ptrdiff_t second;
+    std::ptrdiff_t third;
 
     template <int P>
-    [[nodiscard]] inline __attribute__((always_inline)) std::size_t to() const {
+    [[nodiscard]] inline __attribute__((always_inline)) std::ptrdiff_t to() const {
       return (P % 2 == 1 ? second : 0) + (P / 2 == 1 ? third : 0);
     }
   };
 
   /// Neighbours.
   [[nodiscard]] Side neighbours(const std::byte* first) const {
-    return {first, block_.panel_bytes, 2 * block_.panel_bytes};
+    return {first, panel_bytes(), 2 * panel_bytes()};
+  }
+
+  [[nodiscard]] std::ptrdiff_t panel_bytes() const {
+    return static_cast<std::ptrdiff_t>(block_.panel_bytes);
   }
 
   /// Panels from `panel` on, N at a time. The last four go in pairs and not with one left alone,
@@ -359,10 +364,10 @@ class TileLinear {
   /// Outputs of `panel` and those behind it, N at a time: those panels of both weights.
   template <int M, int N>
   std::size_t run_gated(std::size_t panel) {
-    const std::size_t up = panels_apart(block_);
+    const auto up = static_cast<std::ptrdiff_t>(panels_apart(block_));
     std::byte* const sums = base_ + kWaitingAt;
     for (; panel + N <= block_.panel_end; panel += N) {
-      const Side side = {b_tile(panel, 0), N == 2 ? block_.panel_bytes : up, up};
+      const Side side = {b_tile(panel, 0), N == 2 ? panel_bytes() : up, up};
       Side then = side;
       then.at = behind(panel + N);
       run_side<M, 2 * N>(side, then, [&](std::size_t count) { settle_gated(count); });
@@ -377,8 +382,8 @@ class TileLinear {
   /// The same with two tiles of rows, three outputs' panels in two turns of three: gate, up, gate;
   /// up, gate, up. The third sums wait for the second turn.
   std::size_t run_three_gated(std::size_t panel) {
-    const std::size_t up = panels_apart(block_);
-    const std::size_t next = block_.panel_bytes;
+    const auto up = static_cast<std::ptrdiff_t>(panels_apart(block_));
+    const std::ptrdiff_t next = panel_bytes();
     std::byte* const first = base_ + kWaitingAt;
     std::byte* const second = base_ + kWaitingMoreAt;
     const auto sums = [](std::byte* from, std::size_t n) { return from + n * kTileBytes; };
@@ -514,7 +519,7 @@ class TileLinear {
     }
   }
 
-  /// The same of both weights' sums.
+  /// The same of both weights' outputs.
   inline __attribute__((always_inline)) void settle_gated(std::size_t count) {
     const std::size_t left = block_.rows - gated_.row;
     const std::size_t end = gated_.row + (count < left ? count : left);
