@@ -1,0 +1,203 @@
+// Panels of small integers that are multiplied with bytes: how 8 bit and 4 bit lie in memory, word
+// by word of four k, and what a product with few rows makes of half bytes.
+#pragma once
+
+#include "kernels/cpu/simd/linear.h"
+
+namespace tandem::kernels::cpu {
+
+/// A panel's integers of 8 bit in memory, for ByteTile.
+template <class V>
+struct PanelBytes {
+  using Int = typename V::Int;
+
+  /// fn(word of k, P words of four bytes) for all words of P panels at `weight`, in order.
+  template <int R, int P, class Fn>
+  static inline __attribute__((always_inline)) void for_words(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Fn fn) {
+    const std::size_t words = (block.k + 3) / 4;
+    for (std::size_t word = 0; word < words; ++word) {
+      const std::size_t at = kByteHeaderBytes + word * 64;
+      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, weight, at);
+      Int w[P];
+      Linear<V>::load_panels(weight, at, block.panel_bytes, w);
+      fn(word, w);
+    }
+  }
+};
+
+/// Those that half bytes stand for: step * q - offset.
+template <class V>
+struct PanelNibbles {
+  using Int = typename V::Int;
+
+  /// Bytes from a panel's beginning to steps and offsets of a group.
+  static constexpr std::size_t affine_at(std::size_t group) {
+    return header_at(group) + group % kInt4HeaderGroups * (kInt4HeaderBytes / kInt4HeaderGroups);
+  }
+
+  /// To k, a multiple of 8.
+  static constexpr std::size_t at(std::size_t k) {
+    return header_at(k / kInt4Group) + kInt4HeaderBytes +
+           k % (kInt4HeaderGroups * kInt4Group) / 8 * 64;
+  }
+
+  /// As of PanelBytes.
+  template <int R, int P, class Fn>
+  static inline __attribute__((always_inline)) void for_words(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Fn fn) {
+    // In memory: the sums of many rows need the registers.
+    alignas(64) std::byte affine[2 * P][64];
+    for_groups<R, P>(
+        block,
+        weight,
+        ahead,
+        [&](const std::byte* from) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            Int step;
+            Int offset;
+            V::load_affine(from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+            V::int_store(affine[2 * p], step);
+            V::int_store(affine[2 * p + 1], offset);
+          }
+        },
+        [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
+          Int w[P];
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p)
+            w[p] = integers(nibbles[p], affine[2 * p]);
+          fn(word, w);
+        },
+        [] {});
+  }
+
+  /// Whether R rows have their products with half bytes summed by group: fewer operations for each
+  /// line, and as many registers again. The sums are the same integers.
+  template <int R>
+  static constexpr bool kSumsGroups = V::kOffsetBytes&& R <= Linear<V>::kFewRows;
+
+  /// acc += step * (sum of q x) - offset * (sum of x) of each group. R rows, whose words x(word, r)
+  /// says.
+  template <int R, int P, class X>
+  static inline __attribute__((always_inline)) void add_groups(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      X x,
+      Int (&acc)[R][P]) {
+    const Int ones = V::byte_ones();
+    Int sums[R][P];
+    Int x_sums[R];
+    const std::byte* affine = nullptr;
+    for_groups<R, P>(
+        block,
+        weight,
+        ahead,
+        [&](const std::byte* from) __attribute__((always_inline)) {
+          affine = from;
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) {
+            x_sums[r] = V::int_zero();
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+              sums[r][p] = V::int_zero();
+          }
+        },
+        [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) {
+            const auto four = V::bytes_of(x(word, r));
+            x_sums[r] = V::dot4(x_sums[r], four, ones);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+              sums[r][p] = V::dot4(sums[r][p], four, nibbles[p]);
+          }
+        },
+        [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            Int step;
+            Int offset;
+            V::load_affine_words(
+                affine + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r)
+              acc[r][p] = V::add_affine(acc[r][p], step, sums[r][p], offset, x_sums[r]);
+          }
+        });
+  }
+
+ private:
+  static constexpr std::size_t kGroupLines = kInt4Group / 8;
+
+  static constexpr std::size_t header_at(std::size_t group) {
+    return kByteHeaderBytes +
+           group / kInt4HeaderGroups * (kInt4HeaderBytes + kInt4HeaderGroups * kInt4Group / 8 * 64);
+  }
+
+  /// A few rows' line that ask() leaves out, since headers lie between lines. Into the first level
+  /// of caches, where others need not be: a group cannot begin without it (2 to 3 %).
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_header(const LinearBlock& block,
+                                                               const std::byte* weight,
+                                                               std::size_t at) {
+    if constexpr (R <= Linear<V>::kFewRows) {
+      const std::byte* ahead =
+          weight + at + Linear<V>::template bytes_ahead<P>(at, block.panel_bytes);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        __builtin_prefetch(ahead + static_cast<std::size_t>(p) * block.panel_bytes);
+    }
+  }
+
+  /// For all groups, in order, begin(steps and offsets of the first panel) and end() around
+  /// fn(word of k, P words of four half bytes, a byte each).
+  template <int R, int P, class Begin, class Fn, class End>
+  static inline __attribute__((always_inline)) void for_groups(
+      const LinearBlock& block,
+      const std::byte* weight,
+      const typename Linear<V>::Ahead& ahead,
+      Begin begin_group,
+      Fn fn,
+      End end_group) {
+    const std::size_t words = (block.k + 3) / 4;
+    for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
+      begin_group(weight + affine_at(group));
+      const std::size_t first = group * kGroupLines;
+      if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
+      const std::size_t begin = at(group * kInt4Group);
+      for (std::size_t line = 0; line < kGroupLines; ++line) {
+        const std::size_t word = (first + line) * 2;
+        if (word >= words) break;
+        const std::size_t here = begin + line * 64;
+        Linear<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
+        Int raw[P];
+        Int nibbles[P];
+        Linear<V>::load_panels(weight, here, block.panel_bytes, raw);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          nibbles[p] = V::low_nibbles(raw[p]);
+        fn(word, nibbles);
+        if (word + 1 >= words) break;
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          nibbles[p] = V::high_nibbles(raw[p]);
+        fn(word + 1, nibbles);
+      }
+      end_group();
+    }
+  }
+
+  static inline __attribute__((always_inline)) Int integers(Int nibbles, const std::byte* affine) {
+    return V::scaled_bytes(nibbles, V::int_load(affine), V::int_load(affine + 64));
+  }
+};
+
+}  // namespace tandem::kernels::cpu
