@@ -1,5 +1,7 @@
 #include "common/tensor/host_buffer.h"
 
+#include "common/base/take_memory.h"
+
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -11,11 +13,7 @@ namespace tandem::tensor {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
-constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20;
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
-  return (bytes + step - 1) / step * step;
-}
+constexpr std::uint64_t kHugePageBytes = kMemoryBlockBytes;
 
 void* map(std::uint64_t bytes) {
   return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,7 +67,7 @@ Result<HostBuffer> HostBuffer::allocate(const HostBufferOptions& options) {
   if (options.bytes == 0) return buffer;
   if (options.bytes > UINT64_MAX - kHugePageBytes - kPageBytes)
     return resource_exhausted(describe(options) + ", more than exists");
-  const std::uint64_t mapped = round_up(options.bytes, kPageBytes);
+  const std::uint64_t mapped = (options.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* memory = options.huge_pages && mapped >= kHugePageBytes ? map_huge(mapped) : map(mapped);
   if (memory == MAP_FAILED) {
     return resource_exhausted(describe(options) + ", the system refused: " + std::strerror(errno));

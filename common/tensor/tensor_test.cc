@@ -137,7 +137,7 @@ TEST(HostBuffer, BeginsWithAHugePage) {
         {.bytes = bytes, .bytes_max = bytes, .purpose = "test", .huge_pages = true});
     ASSERT_TRUE(buffer.ok()) << buffer.status().message();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % kHuge, 0U) << bytes;
-    // All of it is there, and goes again.
+    // All of it is there.
     for (std::uint64_t i = 0; i < bytes; i += 4096)
       buffer->data()[i] = std::byte{1};
     buffer->data()[bytes - 1] = std::byte{1};

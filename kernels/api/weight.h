@@ -5,7 +5,6 @@
 #include "kernels/api/dtype.h"
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 
 namespace tandem::kernels {

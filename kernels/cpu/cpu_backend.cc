@@ -102,16 +102,13 @@ struct Product {
   std::size_t streams;
 };
 
-// See Kernels::shares_rows. Without inputs there is nothing to pack, and no product.
-bool shares_rows(const cpu::Kernels& kernels, std::size_t rows, const PackedWeight& weight) {
-  return weight.k() > 0 && kernels.shares_rows != nullptr &&
-         kernels.shares_rows(rows, weight.scheme(), weight.dtype());
-}
-
-// See Kernels::takes_gated.
-bool takes_gated(const cpu::Kernels& kernels, std::size_t rows, const PackedWeight& weight) {
-  return weight.k() > 0 && kernels.takes_gated != nullptr &&
-         kernels.takes_gated(rows, weight.scheme(), weight.dtype());
+// What Kernels::shares_rows or Kernels::takes_gated says. Without inputs there is nothing to pack,
+// and no product.
+bool allows(bool (*rows_are_fit)(std::size_t, WeightScheme, DType),
+            std::size_t rows,
+            const PackedWeight& weight) {
+  return weight.k() > 0 && rows_are_fit != nullptr &&
+         rows_are_fit(rows, weight.scheme(), weight.dtype());
 }
 
 // See Kernels::takes_packed.
@@ -276,7 +273,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   }
   // Fewer blocks than workers: several would pack the same rows.
   if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
-      !shares_rows(kernels, rows, weight))
+      !allows(kernels.shares_rows, rows, weight))
     return run_blocks(product, cut_of(product, rows, pool), false, kernels, pool, fn);
   for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
     Product part = product;
@@ -285,7 +282,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
     part.tokens = std::min(rows, product.tokens - begin);
     run_blocks(part,
                cut_of(part, part.tokens, pool),
-               shares_rows(kernels, part.tokens, weight),
+               allows(kernels.shares_rows, part.tokens, weight),
                kernels,
                pool,
                [&](cpu::LinearBlock& block, std::size_t row) { fn(block, begin + row); });
@@ -361,7 +358,7 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
                            .streams = 2};
   for_blocks(product, kernels_, pool, [&](cpu::LinearBlock& block, std::size_t row) {
     const std::size_t end = std::min(block.panel_end * cpu::kPanel, dim);
-    if (dim % cpu::kPanel == 0 && takes_gated(kernels_, block.rows, *args.weight)) {
+    if (dim % cpu::kPanel == 0 && allows(kernels_.takes_gated, block.rows, *args.weight)) {
       block.n = dim;
       block.up = block.weight + dim / cpu::kPanel * block.panel_bytes;
       block.bias = args.bias;

@@ -74,6 +74,9 @@ class ManyOutputs {
         tile_step_(packed_ ? block.n / kPackedColumns * kTileBytes : kTileHeight * row_step_),
         ahead_(packed_ ? tile_step_ : kRowsAhead * row_step_) {}
 
+  /// Panels from gate to up.
+  [[nodiscard]] std::size_t up() const { return up_; }
+
   /// Whether outputs of `count` panels from `panel` on have a common stride and whole panels.
   [[nodiscard]] bool simple(std::size_t panel, std::size_t count) const {
     return block_.y_rows == nullptr && block_.row_scale == nullptr &&
@@ -143,7 +146,7 @@ class ManyOutputs {
   }
 
   const LinearBlock& block_;
-  std::size_t up_;         ///< panels from gate to up
+  std::size_t up_;
   bool streams_;           ///< past the caches
   bool packed_;            ///< as rows of the product that comes next
   std::size_t row_step_;   ///< bytes from row to row of a tile
@@ -345,7 +348,7 @@ class ManyRows {
     for (std::size_t i = 0; i < count; ++i) {
       if (block_.up != nullptr) {
         const Vec gate = output(waiting, waiting.panel, 0);
-        const Vec up = output(waiting, waiting.panel + apart_ / block_.panel_bytes, 1);
+        const Vec up = output(waiting, waiting.panel + outputs_.up(), 1);
         outputs_.put_gated(waiting.y, waiting.panel, gate, up);
         waiting.y += outputs_.step_after(waiting.row);
       } else if (waiting.y != nullptr) {

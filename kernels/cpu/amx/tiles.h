@@ -108,8 +108,8 @@ class TileLinear {
                 "sums of all panels lie where rows would be packed");
   /// C tiles at most.
   static constexpr std::size_t kMostC = 6;
-  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
-  /// last B tiles where a panel ends within them.
+  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, twice, and
+  /// the last B tiles where a panel ends within them.
   static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
@@ -156,7 +156,6 @@ class TileLinear {
         streams_(block.y_rows == nullptr && block.row_scale == nullptr && streams_outputs(block)),
         waiting_{.panel = 0, .panels = 0, .row = block.rows},
         gated_{.panel = 0, .row = block.rows, .pairs = {}, .count = 0, .tile_apart = 0},
-        up_panels_(panels_apart(block) / block.panel_bytes),
         outputs_(block) {}
 
   static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
@@ -387,7 +386,6 @@ class TileLinear {
     std::byte* const first = base_ + kWaitingAt;
     std::byte* const second = base_ + kWaitingMoreAt;
     const auto sums = [](std::byte* from, std::size_t n) { return from + n * kTileBytes; };
-    const std::size_t begin = panel;
     for (; panel + 3 <= block_.panel_end; panel += 3) {
       const Side one = {b_tile(panel, 0), up, next};
       const Side two = {b_tile(panel + 1, 0) + up, next - up, next};
@@ -408,7 +406,6 @@ class TileLinear {
                 .count = 2,
                 .tile_apart = 3 * kTileBytes};
     }
-    if (panel != begin) settle_gated(block_.rows);
     return panel;
   }
 
@@ -532,7 +529,7 @@ class TileLinear {
         outputs_.put_gated(outputs_.at(row, panel),
                            panel,
                            W::outputs(block_, row, panel, gated_.pairs[n].gate + at),
-                           W::outputs(block_, row, panel + up_panels_, gated_.pairs[n].up + at));
+                           W::outputs(block_, row, panel + outputs_.up(), gated_.pairs[n].up + at));
       }
     }
   }
@@ -571,7 +568,6 @@ class TileLinear {
   bool streams_;            ///< outputs, past the caches
   Waiting waiting_;
   Gated gated_;
-  std::size_t up_panels_;  ///< panels from gate to up
   ManyOutputs<V> outputs_;
   T tiles_;
 };

@@ -11,6 +11,10 @@ template <class V>
 struct PanelBytes {
   using Int = typename V::Int;
 
+  /// See PanelNibbles.
+  template <int R>
+  static constexpr bool kSumsGroups = false;
+
   /// fn(word of k, P words of four bytes) for all words of P panels at `weight`, in order.
   template <int R, int P, class Fn>
   static inline __attribute__((always_inline)) void for_words(
@@ -75,33 +79,31 @@ struct PanelNibbles {
             w[p] = integers(nibbles[p], affine[2 * p]);
           fn(word, w);
         },
-        [] {});
+        [](const std::byte*) {});
   }
 
   /// Whether R rows have their products with half bytes summed by group: fewer operations for each
   /// line, and as many registers again. The sums are the same integers.
   template <int R>
-  static constexpr bool kSumsGroups = V::kOffsetBytes&& R <= Linear<V>::kFewRows;
+  static constexpr bool kSumsGroups = V::kOffsetBytes && (R <= Linear<V>::kFewRows);
 
-  /// acc += step * (sum of q x) - offset * (sum of x) of each group. R rows, whose words x(word, r)
-  /// says.
+  /// acc += step * (sum of q x) - offset * (sum of x) of each group. x_bytes(word, row) are those
+  /// of a word of k, as V::bytes_of makes them.
   template <int R, int P, class X>
   static inline __attribute__((always_inline)) void add_groups(
       const LinearBlock& block,
       const std::byte* weight,
       const typename Linear<V>::Ahead& ahead,
-      X x,
+      X x_bytes,
       Int (&acc)[R][P]) {
     const Int ones = V::byte_ones();
     Int sums[R][P];
     Int x_sums[R];
-    const std::byte* affine = nullptr;
     for_groups<R, P>(
         block,
         weight,
         ahead,
-        [&](const std::byte* from) __attribute__((always_inline)) {
-          affine = from;
+        [&](const std::byte*) __attribute__((always_inline)) {
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
             x_sums[r] = V::int_zero();
@@ -113,20 +115,20 @@ struct PanelNibbles {
         [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
-            const auto four = V::bytes_of(x(word, r));
+            const auto four = x_bytes(word, r);
             x_sums[r] = V::dot4(x_sums[r], four, ones);
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p)
               sums[r][p] = V::dot4(sums[r][p], four, nibbles[p]);
           }
         },
-        [&]() __attribute__((always_inline)) {
+        [&](const std::byte* from) __attribute__((always_inline)) {
 #pragma GCC unroll 8
           for (int p = 0; p < P; ++p) {
             Int step;
             Int offset;
             V::load_affine_words(
-                affine + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+                from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r)
               acc[r][p] = V::add_affine(acc[r][p], step, sums[r][p], offset, x_sums[r]);
@@ -157,7 +159,7 @@ struct PanelNibbles {
     }
   }
 
-  /// For all groups, in order, begin(steps and offsets of the first panel) and end() around
+  /// For all groups, in order, begin(steps and offsets of the first panel) and end(the same) around
   /// fn(word of k, P words of four half bytes, a byte each).
   template <int R, int P, class Begin, class Fn, class End>
   static inline __attribute__((always_inline)) void for_groups(
@@ -169,7 +171,8 @@ struct PanelNibbles {
       End end_group) {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
-      begin_group(weight + affine_at(group));
+      const std::byte* affine = weight + affine_at(group);
+      begin_group(affine);
       const std::size_t first = group * kGroupLines;
       if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
       const std::size_t begin = at(group * kInt4Group);
@@ -191,7 +194,7 @@ struct PanelNibbles {
           nibbles[p] = V::high_nibbles(raw[p]);
         fn(word + 1, nibbles);
       }
-      end_group();
+      end_group(affine);
     }
   }
 

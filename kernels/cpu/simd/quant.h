@@ -389,28 +389,26 @@ struct ByteTile {
       for (int r = 0; r < R; ++r)
         acc[r][p] = start;
     }
-    if constexpr (requires { requires Panel::template kSumsGroups<R>; }) {
-      Panel::template add_groups<R, P>(
+    const auto x_bytes = [&](std::size_t word, int r) __attribute__((always_inline)) {
+      return V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
+    };
+    if constexpr (Panel::template kSumsGroups<R>) {
+      Panel::template add_groups<R, P>(block, weight, ahead, x_bytes, acc);
+    } else {
+      Panel::template for_words<R, P>(
           block,
           weight,
           ahead,
-          [&](std::size_t word, int r) { return x[word * Step + static_cast<std::size_t>(r)]; },
-          acc);
-      return;
-    }
-    Panel::template for_words<R, P>(
-        block,
-        weight,
-        ahead,
-        [&](std::size_t word, const Int(&w)[P]) __attribute__((always_inline)) {
+          [&](std::size_t word, const Int(&w)[P]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) {
-            const auto four = V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
+            for (int r = 0; r < R; ++r) {
+              const auto four = x_bytes(word, r);
 #pragma GCC unroll 8
-            for (int p = 0; p < P; ++p)
-              acc[r][p] = V::dot4(acc[r][p], four, w[p]);
-          }
-        });
+              for (int p = 0; p < P; ++p)
+                acc[r][p] = V::dot4(acc[r][p], four, w[p]);
+            }
+          });
+    }
   }
 
   /// Adds 128 to each byte of a line, for V::kOffsetBytes.
