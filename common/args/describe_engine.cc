@@ -98,8 +98,8 @@ void describe(ModelOptions& o, Describe& visit) {
          .tier = 2,
          .scope = "quantization",
          .help = "Quantizes weights while loading. int8wo: 8 bit per output, inputs stay float. "
-                 "int4wo-128: 4 bit in groups of 128, the head in 8 bit; products make 8 bit of "
-                 "their inputs per token, which changes answers less than 4 bit do. Embeddings "
+                 "int4wo-128: 4 bit in groups of 128; products make 8 bit of their inputs per "
+                 "token, which changes answers less than 4 bit do. Both: the head, too; embeddings "
                  "stay float. Excludes --quantization; prefill and decode must agree."});
   visit(o.json_model_override_args,
         {.name = "json-model-override-args",

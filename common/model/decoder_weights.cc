@@ -47,11 +47,7 @@ class Loader {
     TANDEM_TRY(decoder.final_norm, norm(std::string(names_.final_norm), config_.hidden_size));
     const std::string_view head = config_.tie_word_embeddings ? names_.embedding : names_.lm_head;
     TANDEM_TRY(decoder.lm_head,
-               packed({{std::string(head), config_.vocab_size}},
-                      config_.hidden_size,
-                      false,
-                      head_format(options_.quantization, options_.dtype),
-                      options_.late));
+               linear({{std::string(head), config_.vocab_size}}, config_.hidden_size, false));
     TANDEM_TRY(fill());
     return decoder;
   }
@@ -63,7 +59,7 @@ class Loader {
 
   Result<Linear> linear(std::initializer_list<Part> parts, std::int64_t cols, bool with_bias) {
     return packed(
-        parts, cols, with_bias, layer_format(options_.quantization, options_.dtype), options_.late);
+        parts, cols, with_bias, weight_format(options_.quantization, options_.dtype), options_.late);
   }
 
   Result<Linear> packed(std::initializer_list<Part> parts,
@@ -124,7 +120,7 @@ class Loader {
     }
     auto packed = options_.backend->allocate(static_cast<std::size_t>(shape.rows),
                                              static_cast<std::size_t>(shape.cols),
-                                             layer_format(options_.quantization, options_.dtype),
+                                             weight_format(options_.quantization, options_.dtype),
                                              static_cast<std::size_t>(config_.experts.count));
     if (packed == nullptr) {
       return resource_exhausted(

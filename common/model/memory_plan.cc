@@ -15,7 +15,7 @@ std::uint64_t packed(const PlanOptions& options,
 }
 
 std::uint64_t mlp_weight_bytes(const ModelConfig& config, const PlanOptions& options) {
-  const kernels::WeightFormat format = layer_format(options.quantization, options.weight_dtype);
+  const kernels::WeightFormat format = weight_format(options.quantization, options.weight_dtype);
   const std::int64_t floats =
       config.mlp_bias ? 2 * config.intermediate_size + config.hidden_size : 0;
   return packed(options, format, 2 * config.intermediate_size, config.hidden_size) +
@@ -25,7 +25,7 @@ std::uint64_t mlp_weight_bytes(const ModelConfig& config, const PlanOptions& opt
 
 std::uint64_t expert_weight_bytes(const ModelConfig& config, const PlanOptions& options) {
   const ExpertConfig& experts = config.experts;
-  const kernels::WeightFormat format = layer_format(options.quantization, options.weight_dtype);
+  const kernels::WeightFormat format = weight_format(options.quantization, options.weight_dtype);
   const auto count = static_cast<std::size_t>(experts.count);
   const auto stack = [&](std::int64_t rows, std::int64_t cols) {
     return kernels::stacked_bytes(count, packed(options, format, rows, cols));
@@ -43,7 +43,7 @@ std::uint64_t layer_weight_bytes(const ModelConfig& config, const PlanOptions& o
   if (config.qkv_bias) floats += qkv;
   if (config.output_bias) floats += hidden;
   if (config.qk_norm) floats += 2 * config.head_dim;
-  const kernels::WeightFormat format = layer_format(options.quantization, options.weight_dtype);
+  const kernels::WeightFormat format = weight_format(options.quantization, options.weight_dtype);
   return packed(options, format, qkv, hidden) +
          packed(options, format, hidden, config.query_size()) +
          static_cast<std::uint64_t>(floats) * sizeof(float);
@@ -97,7 +97,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const PlanOptions& options) {
           mlp_weight_bytes(config, options) +
       plan.expert_bytes +
       packed(options,
-             head_format(options.quantization, options.weight_dtype),
+             weight_format(options.quantization, options.weight_dtype),
              config.vocab_size,
              config.hidden_size) +
       floats(config.hidden_size);

@@ -146,13 +146,16 @@ MemoryPlan Model::memory_plan(std::int64_t page_size) const {
 
 std::string Model::numerics() const {
   const std::string_view dtype = kernels::dtype_name(dtype_);
-  // Since v2 w8a8_int8 rounds inputs to bf16 first, and int4wo-128 makes bytes of them.
-  const kernels::WeightFormat layers = layer_format(quantization_, dtype_);
-  const char* version = kernels::rounds_to_bytes(layers.scheme) ? "-v2" : "";
-  const std::string quantized =
-      quantization_ == Quantization::kNone
-          ? ""
-          : fmt::format("+{}{}", quantization_name(quantization_), version);
+  std::string quantized;
+  if (quantization_ != Quantization::kNone) {
+    // Since v2 w8a8_int8 rounds inputs to bf16 first, and int4wo-128 makes bytes of them; since v3
+    // the head of int4wo-128 has 4 bit.
+    const kernels::WeightScheme scheme = weight_format(quantization_, dtype_).scheme;
+    const char* version = scheme == kernels::WeightScheme::kInt4Group128  ? "-v3"
+                          : scheme == kernels::WeightScheme::kInt8Dynamic ? "-v2"
+                                                                          : "";
+    quantized = fmt::format("+{}{}", quantization_name(quantization_), version);
+  }
   return fmt::format("{}/{}{}/{}", backend_->numerics(), dtype, quantized, dtype);
 }
 

@@ -18,7 +18,7 @@ std::string_view quantization_name(Quantization quantization) {
   return "?";
 }
 
-kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dtype) {
+kernels::WeightFormat weight_format(Quantization quantization, kernels::DType dtype) {
   switch (quantization) {
     case Quantization::kNone:
       return dtype;
@@ -32,12 +32,6 @@ kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dty
   return dtype;
 }
 
-kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtype) {
-  const kernels::WeightFormat format = layer_format(quantization, dtype);
-  return format.scheme == kernels::WeightScheme::kInt4Group128 ? kernels::WeightScheme::kInt8Dynamic
-                                                               : format;
-}
-
 Status check_quantization(Quantization quantization, const ModelConfig& config) {
   struct Size {
     const char* name;
@@ -48,7 +42,7 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
                         {"num_attention_heads * head_dim", config.query_size()},
                         {"intermediate_size", config.intermediate_size},
                         {"moe_intermediate_size", config.experts.intermediate_size}};
-  const kernels::WeightFormat layers = layer_format(quantization, kernels::DType::kF32);
+  const kernels::WeightFormat layers = weight_format(quantization, kernels::DType::kF32);
   const bool bytes = kernels::rounds_to_bytes(layers.scheme);
   const auto most = static_cast<std::int64_t>(bytes ? kernels::kMaxByteInputs : kernels::kMaxK);
   for (const Size& size : sizes) {

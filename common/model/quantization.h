@@ -10,22 +10,21 @@
 
 namespace tandem::model {
 
-/// Every matrix of the layers is quantised. Embeddings, norms and biases stay as they are. The head
-/// (lm_head, or a copy of tied embeddings) is quantised too, since it is a quarter of a small
-/// model's bytes: to 8 bit in every case, with float inputs unless the layers round theirs.
+/// Every matrix of the layers is quantised, and the head (lm_head, or a copy of tied embeddings) as
+/// they are: it is a linear layer like them, and up to a third of what a small model reads for a
+/// token. Embeddings, norms and biases stay as they are, and the router of a mixture of experts.
 enum class Quantization : std::uint8_t {
   kNone,
   kInt8WeightOnly,     ///< "int8wo": kernels::WeightScheme::kInt8
-  kInt4WeightOnly128,  ///< "int4wo-128": kInt4Group128, the head kInt8Dynamic
+  kInt4WeightOnly128,  ///< "int4wo-128": kernels::WeightScheme::kInt4Group128
   kW8A8Int8,           ///< "w8a8_int8": kInt8Dynamic
 };
 
 /// The name of the argument's value; "none".
 std::string_view quantization_name(Quantization quantization);
 
-/// How the layers' matrices and the head are kept; `dtype` where they are not quantised.
-kernels::WeightFormat layer_format(Quantization quantization, kernels::DType dtype);
-kernels::WeightFormat head_format(Quantization quantization, kernels::DType dtype);
+/// How matrices are kept; `dtype` where they are not quantised.
+kernels::WeightFormat weight_format(Quantization quantization, kernels::DType dtype);
 
 /// How the router of a mixture of experts is kept, whatever the layers are.
 inline constexpr kernels::WeightFormat kRouterFormat = kernels::DType::kF32;

@@ -113,7 +113,8 @@ class OtherFamily(Ours):
 class Llama:
     name = "llama.cpp"
 
-    def __init__(self, ctx, model, kind, variant=""):
+    def __init__(self, ctx, model, kind, variant="", name=None):
+        self.name = f"{self.name} ({name})" if name else self.name
         self.ctx, self.model = ctx, setup.gguf(ctx, model, kind)
         self.bin = setup.llama(ctx, variant)
         mask = sum(1 << cpu for cpu in ctx.cpus)
@@ -325,6 +326,10 @@ def measure(ctx):
         _, _, gguf, openvino = kinds[0]
         compare_rows(ctx, contestants, {Llama.name: lambda gguf=gguf: Llama(ctx, DENSE, gguf),
                                         OpenVino.name: lambda openvino=openvino: OpenVino(ctx, DENSE, openvino)})
+    # No goal is set for these: the peer's usual format has more bits where it is slow with them.
+    compare_rows(ctx, [Contestant(f"engine {BIT4[0]} beside a head of 4 bit, too:", Ours(ctx, weights, BIT4[1]),
+                                  {"decode:128:1": (None, None)})],
+                 {f"{Llama.name} (Q4_0 --pure)": lambda: Llama(ctx, DENSE, "q4_0-pure", name="Q4_0 --pure")})
     for family, variant in FAMILIES:
         compare_rows(ctx, [Contestant(f"engine bf16 {family} forced", Ours(ctx, weights, "none", family),
                                       {"prefill:512": (0.60, 1.3), "decode:128:1": (0.85, 1.3)})],
