@@ -31,7 +31,7 @@ struct ChatPrompt {
 };
 
 /// Renders a chat to the text of a prompt. Any thread. Errors name the message or the template.
-using ChatRenderer = std::function<Result<std::string>(const ChatPrompt&)>;
+using ChatRenderer = std::function<Result<std::string>(ChatPrompt)>;
 
 /// Bounds of one HTTP request; what is beyond them is refused with 400.
 struct ApiLimits {

@@ -134,7 +134,7 @@ Result<std::string> render_chat(const Context& context, RequestBody& body) {
   ChatPrompt prompt{.messages = json::Value(std::move(messages)),
                     .add_generation_prompt = goes_on.value_or(false) || add.value_or(true),
                     .kwargs = std::move(kwargs)};
-  auto text = context.chat(prompt);
+  auto text = context.chat(std::move(prompt));
   if (!text.ok()) {
     // What a template refuses (raise_exception) or cannot render is about this request.
     return invalid_argument("messages: " + text.status().message());

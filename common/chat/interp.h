@@ -135,6 +135,7 @@ class Interp {
   Value eval(const Expr& expr, Scope& scope);
   Value eval_name(const Expr& expr, Scope& scope);
   Value eval_binary(const Expr& expr, Scope& scope);
+  Value eval_sum(const Expr& expr, Scope& scope);
   Value eval_compare(const Expr& expr, Scope& scope);
   Value eval_concat(const Expr& expr, Scope& scope);
   Value eval_slice(const Expr& expr, Scope& scope);

@@ -180,7 +180,42 @@ Value Interp::eval_dict(const Expr& expr, Scope& scope) {
   return result;
 }
 
+namespace {
+
+bool is_sum(const Expr& expr) {
+  return expr.kind == ExprKind::kBinary && expr.text == "+";
+}
+
+}  // namespace
+
+/// A chain of sums, from the left: strings grow in one place.
+Value Interp::eval_sum(const Expr& expr, Scope& scope) {
+  std::vector<const Expr*> sums = {&expr};
+  while (is_sum(*sums.back()->items[0])) {
+    sums.push_back(sums.back()->items[0].get());
+    charge(1);
+  }
+  Value sum = eval(*sums.back()->items[0], scope);
+  std::optional<std::string> text;  // of `sum`, where it was made here
+  for (auto each = sums.rbegin(); each != sums.rend(); ++each) {
+    const Value added = eval(*(*each)->items[1], scope);
+    line_ = (*each)->line;
+    if (!sum.is(Type::kString) || !added.is(Type::kString)) {
+      if (text) sum = make_string(*std::exchange(text, std::nullopt));
+      sum = binary_op(*this, "+", sum, added);
+      continue;
+    }
+    charge((sum.size + added.size) / 256);
+    arena_.charge(added.size);
+    if (!text) text = sum.str();
+    *text += added.str();
+    sum = Value::string(*text);
+  }
+  return text ? make_string(std::move(*text)) : sum;
+}
+
 Value Interp::eval_binary(const Expr& expr, Scope& scope) {
+  if (is_sum(expr)) return eval_sum(expr, scope);
   const Value a = eval(*expr.items[0], scope);
   const Value b = eval(*expr.items[1], scope);
   line_ = expr.line;

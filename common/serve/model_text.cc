@@ -13,9 +13,9 @@ namespace {
 /// The variables that transformers gives a template, in its names.
 Result<std::string> render(const chat::ChatTemplate& chat_template,
                            const token::Tokenizer& tokenizer,
-                           const api::ChatPrompt& prompt) {
+                           api::ChatPrompt prompt) {
   json::Object context;
-  context.set("messages", prompt.messages);
+  context.set("messages", std::move(prompt.messages));
   context.set("tools", nullptr);
   context.set("documents", nullptr);
   context.set("add_generation_prompt", prompt.add_generation_prompt);
@@ -25,8 +25,8 @@ Result<std::string> render(const chat::ChatTemplate& chat_template,
   add_token("bos_token", tokenizer.bos_id());
   add_token("eos_token", tokenizer.eos_id());
   add_token("pad_token", tokenizer.pad_id());
-  for (const json::Member& member : prompt.kwargs)
-    context.set(member.key, member.value);
+  for (json::Member& member : prompt.kwargs)
+    context.set(member.key, std::move(member.value));
   return chat_template.render(json::Value(std::move(context)));
 }
 
@@ -56,7 +56,9 @@ Result<ModelText> load_model_text(const std::string& folder,
     return text;
   }
   text.chat = [compiled = std::move(*loaded), tokenizer = text.tokenizer](
-                  const api::ChatPrompt& prompt) { return render(compiled, *tokenizer, prompt); };
+                  api::ChatPrompt prompt) {
+    return render(compiled, *tokenizer, std::move(prompt));
+  };
   return text;
 }
 

@@ -68,6 +68,9 @@ class BpeModel {
 
   [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
 
+  /// After index_bytes: a number that no other model of the process has.
+  [[nodiscard]] std::uint32_t serial() const { return serial_; }
+
  private:
   struct Merge {
     std::uint64_t pair = ~std::uint64_t{0};

@@ -226,6 +226,18 @@ const ByteTable& PreTokenizer::ascii_outside(CharClass want) {
   return kTables[static_cast<std::size_t>(want)];
 }
 
+/// fn(span) for each character of the class.
+template <class Fn>
+void PreTokenizer::for_each_in(CharClass want, std::string_view text, Fn fn) {
+  const ByteTable& passes = ascii_outside(want);
+  std::size_t pos = 0;
+  while ((pos = skip_bytes(passes, text, pos)) < text.size()) {
+    const json::Utf8Step step = json::decode_utf8(text.substr(pos));
+    if (is_in(want, step.code_point)) fn(Span{pos, pos + step.byte_count});
+    pos += step.byte_count;
+  }
+}
+
 std::vector<Span> PreTokenizer::find(const Pattern& pattern, std::string_view text) {
   if (pattern.regex) return pattern.regex->find_all(text);
   std::vector<Span> spans;
@@ -236,14 +248,7 @@ std::vector<Span> PreTokenizer::find(const Pattern& pattern, std::string_view te
     }
     return spans;
   }
-  const CharClass want = *pattern.char_class;
-  const ByteTable& passes = ascii_outside(want);
-  std::size_t pos = 0;
-  while ((pos = skip_bytes(passes, text, pos)) < text.size()) {
-    const json::Utf8Step step = json::decode_utf8(text.substr(pos));
-    if (is_in(want, step.code_point)) spans.push_back({pos, pos + step.byte_count});
-    pos += step.byte_count;
-  }
+  for_each_in(*pattern.char_class, text, [&](Span span) { spans.push_back(span); });
   return spans;
 }
 
@@ -252,6 +257,17 @@ void PreTokenizer::split_word(const Split& split,
                               std::string_view text,
                               std::vector<Span>& out) {
   const std::string_view part = text.substr(word.begin, word.end - word.begin);
+  if (split.behavior == SplitBehavior::kIsolated && split.pattern.char_class) {
+    std::size_t begin = word.begin;
+    for_each_in(*split.pattern.char_class, part, [&](Span span) {
+      const Span alone = {span.begin + word.begin, span.end + word.begin};
+      if (alone.begin > begin) out.push_back({begin, alone.begin});
+      out.push_back(alone);
+      begin = alone.end;
+    });
+    if (begin < word.end) out.push_back({begin, word.end});
+    return;
+  }
   const bool plain = split.behavior == SplitBehavior::kIsolated && split.pattern.regex &&
                      split.pattern.regex->scanner;
   // A scanner leaves nothing between its words.
@@ -358,25 +374,40 @@ bool PreTokenizer::ends_in_bytes() const {
   });
 }
 
+// Scanners look back at nothing, and no further ahead than to a blank and the sign behind it; so do
+// steps that look at one character.
+bool PreTokenizer::may_be_cut() const {
+  const auto scans = [](const std::shared_ptr<const Matcher>& regex) {
+    return regex == nullptr || regex->scanner.has_value();
+  };
+  return ends_in_bytes() && std::all_of(steps_.begin(), steps_.end(), [&](const Step& step) {
+    const auto* split = std::get_if<Split>(&step);
+    if (split == nullptr) return scans(std::get<ByteLevel>(step).regex);
+    if (split->invert || !scans(split->pattern.regex) || !split->pattern.text.empty()) return false;
+    return split->behavior == SplitBehavior::kIsolated ||
+           (split->behavior == SplitBehavior::kContiguous && split->pattern.char_class);
+  });
+}
+
 void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) const {
-  if (text.empty()) return;
-  std::vector<Span> spans = {{0, text.size()}};
+  words.clear();
+  if (!text.empty()) words.push_back({0, text.size()});
+  std::vector<Span> before;
   for (const Step& step : steps_) {
-    std::vector<Span> next;
-    next.reserve(text.size() / 4 + 1);
+    before.swap(words);
+    words.clear();
+    words.reserve(text.size() / 4 + 1);
     if (const auto* split = std::get_if<Split>(&step)) {
-      for (const Span& span : spans)
-        split_word(*split, span, text, next);
-    } else {
-      const auto& regex = std::get<ByteLevel>(step).regex;
-      if (!regex) break;
+      for (const Span& span : before)
+        split_word(*split, span, text, words);
+    } else if (const auto& regex = std::get<ByteLevel>(step).regex) {
       const Split isolate{{regex, "", std::nullopt}, SplitBehavior::kIsolated, false};
-      for (const Span& span : spans)
-        split_word(isolate, span, text, next);
+      for (const Span& span : before)
+        split_word(isolate, span, text, words);
+    } else {
+      words.swap(before);
     }
-    spans = std::move(next);
   }
-  words.insert(words.end(), spans.begin(), spans.end());
 }
 
 }  // namespace tandem::token

@@ -45,7 +45,10 @@ class PreTokenizer {
   /// Whether words are parts of the text as it is, spelt in the byte-level alphabet only at the
   /// very end: then raw_words gives them without the spelling.
   [[nodiscard]] bool ends_in_bytes() const;
-  /// Appends the words as ranges of `text`. Only where ends_in_bytes.
+  /// Whether raw_words finds the same on either side of a cut (TextMemory::may_cut) where a word
+  /// begins, whatever is on the other side.
+  [[nodiscard]] bool may_be_cut() const;
+  /// Makes `words` those of `text`, as ranges of it. Only where ends_in_bytes.
   void raw_words(std::string_view text, std::vector<Span>& words) const;
 
  private:
@@ -109,6 +112,8 @@ class PreTokenizer {
   static void run(const Metaspace& step, Words& words, bool at_start);
   static bool is_in(CharClass want, char32_t c);
   static const ByteTable& ascii_outside(CharClass want);
+  template <class Fn>
+  static void for_each_in(CharClass want, std::string_view text, Fn fn);
   static std::vector<Span> find(const Pattern& pattern, std::string_view text);
   static void split_word(const Split& split,
                          Span word,

@@ -1,6 +1,7 @@
 #include "common/token/tokenizer.h"
 
 #include "common/json/utf8.h"
+#include "common/token/text_memory.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -70,9 +71,41 @@ void Tokenizer::encode_part(std::string_view text,
                             bool at_start,
                             std::vector<std::int32_t>& out) const {
   if (!raw_words_) return encode_words(pre_tokenizer_.apply(std::string(text), at_start), out);
+  if (remembers_ && text.size() >= TextMemory::kLeastBytes) return encode_remembered(text, out);
   std::vector<Span> words;
   pre_tokenizer_.raw_words(text, words);
   model_.encode_bytes(text, words, out);
+}
+
+/// Words of what this thread has not met lately only.
+void Tokenizer::encode_remembered(std::string_view text, std::vector<std::int32_t>& out) const {
+  thread_local TextMemory memory;
+  TextMemory::Entry& entry = memory.at(model_.serial(), text);
+  const TextMemory::Cut known = entry.keep_common(text);
+  out.insert(out.end(), entry.ids().begin(), entry.ids().end());
+  const std::size_t first_id = out.size();
+
+  const std::string_view rest = text.substr(known.bytes);
+  std::vector<Span> words;
+  pre_tokenizer_.raw_words(rest, words);
+  std::vector<TextMemory::Cut> cuts;
+  std::size_t encoded = 0;  // words
+  std::size_t next_cut = TextMemory::kCutBytes;
+  const auto encode_until = [&](std::size_t end) {
+    model_.encode_bytes(rest, std::span(words).subspan(encoded, end - encoded), out);
+    encoded = end;
+  };
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::size_t pos = words[i].begin;
+    if (known.bytes + pos > TextMemory::kTextBytesMost) break;
+    if (pos < next_cut || !TextMemory::may_cut(rest, pos)) continue;
+    encode_until(i);
+    cuts.push_back({static_cast<std::uint32_t>(known.bytes + pos),
+                    static_cast<std::uint32_t>(known.ids + out.size() - first_id)});
+    next_cut = pos + TextMemory::kCutBytes;
+  }
+  encode_until(words.size());
+  entry.extend(text, cuts, std::span(out).subspan(first_id));
 }
 
 void Tokenizer::encode_text(std::string_view text,
@@ -190,6 +223,7 @@ void Tokenizer::index_tokens() {
     bytes_end_.push_back(bytes_.size());
   }
   raw_words_ = pre_tokenizer_.ends_in_bytes() && model_.index_bytes();
+  remembers_ = raw_words_ && pre_tokenizer_.may_be_cut();
   flags_.assign(vocab_size(), 0);
   for (std::size_t i = 0; i < flags_.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);

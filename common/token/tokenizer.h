@@ -82,6 +82,7 @@ class Tokenizer {
                                          bool skip_special) const;
   void encode_part(std::string_view text, bool at_start, std::vector<std::int32_t>& out) const;
   void encode_words(const Words& words, std::vector<std::int32_t>& out) const;
+  void encode_remembered(std::string_view text, std::vector<std::int32_t>& out) const;
   void index_tokens();
 
   BpeModel model_;
@@ -94,6 +95,7 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_;
   /// Words are looked up by their bytes.
   bool raw_words_ = false;
+  bool remembers_ = false;  ///< as TextMemory does
   Decoder decoder_;
   TokenizerConfig config_;
   std::vector<std::int32_t> prefix_ids_;

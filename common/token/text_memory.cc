@@ -1,0 +1,98 @@
+#include "common/token/text_memory.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tandem::token {
+namespace {
+
+/// Bytes that tell texts apart before they are looked at.
+constexpr std::size_t kKeyBytes = 64;
+static_assert(kKeyBytes <= TextMemory::kLeastBytes);
+
+std::size_t common_bytes(std::string_view a, std::string_view b) {
+  const std::size_t size = std::min(a.size(), b.size());
+  std::size_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    std::uint64_t x = 0;
+    std::uint64_t y = 0;
+    std::memcpy(&x, a.data() + i, 8);
+    std::memcpy(&y, b.data() + i, 8);
+    if (x != y) break;
+  }
+  while (i < size && a[i] == b[i])
+    ++i;
+  return i;
+}
+
+}  // namespace
+
+TextMemory::TextMemory() : slots_(kSlots) {}
+
+TextMemory::Cut TextMemory::Entry::keep_common(std::string_view text) {
+  const std::size_t common = common_bytes(text_, text);
+  while (!cuts_.empty() && cuts_.back().bytes + std::size_t{2} > common)
+    cuts_.pop_back();
+  const Cut last = cuts_.empty() ? Cut{0, 0} : cuts_.back();
+  ids_.resize(last.ids);
+  text_.resize(cuts_.empty() ? 0 : last.bytes + std::size_t{2});
+  return last;
+}
+
+void TextMemory::Entry::extend(std::string_view text,
+                               std::span<const Cut> cuts,
+                               std::span<const std::int32_t> ids) {
+  if (cuts.empty()) return;
+  const std::size_t known = ids_.size();
+  cuts_.insert(cuts_.end(), cuts.begin(), cuts.end());
+  const Cut last = cuts.back();
+  ids_.insert(
+      ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last.ids - known));
+  text_.append(text, text_.size(), last.bytes + std::size_t{2} - text_.size());
+}
+
+std::size_t TextMemory::Entry::byte_count() const {
+  return text_.capacity() + ids_.capacity() * sizeof(std::int32_t) + cuts_.capacity() * sizeof(Cut);
+}
+
+TextMemory::Entry& TextMemory::at(std::uint32_t owner, std::string_view text) {
+  bytes_ += slots_[last_].byte_count() - last_bytes_;
+  last_bytes_ = slots_[last_].byte_count();
+  if (bytes_ > kBytesMost) make_room();
+  const std::uint64_t key = XXH3_64bits_withSeed(text.data(), kKeyBytes, owner);
+  last_ = slot_of(key, owner);
+  Entry& entry = slots_[last_];
+  last_bytes_ = entry.byte_count();
+  if (!entry.is_of(key, owner)) {
+    entry.keep_common({});
+    entry.key_ = key;
+    entry.owner_ = owner;
+  }
+  return entry;
+}
+
+/// Where the text is, or where it may be.
+std::size_t TextMemory::slot_of(std::uint64_t key, std::uint32_t owner) {
+  const std::size_t first = key % (kSlots / kWays) * kWays;
+  for (std::size_t slot = first; slot < first + kWays; ++slot) {
+    if (slots_[slot].is_of(key, owner)) return slot;
+  }
+  for (std::size_t slot = first; slot < first + kWays; ++slot) {
+    if (slots_[slot].cuts_.empty()) return slot;
+  }
+  way_ = (way_ + 1) % kWays;
+  return first + way_;
+}
+
+void TextMemory::make_room() {
+  while (bytes_ > kBytesMost / 2) {
+    bytes_ -= slots_[hand_].byte_count();
+    slots_[hand_] = {};
+    hand_ = (hand_ + 1) % kSlots;
+  }
+  last_bytes_ = slots_[last_].byte_count();
+}
+
+}  // namespace tandem::token
