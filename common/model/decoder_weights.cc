@@ -58,8 +58,11 @@ class Loader {
   }
 
   Result<Linear> linear(std::initializer_list<Part> parts, std::int64_t cols, bool with_bias) {
-    return packed(
-        parts, cols, with_bias, weight_format(options_.quantization, options_.dtype), options_.late);
+    return packed(parts,
+                  cols,
+                  with_bias,
+                  weight_format(options_.quantization, options_.dtype),
+                  options_.late);
   }
 
   Result<Linear> packed(std::initializer_list<Part> parts,

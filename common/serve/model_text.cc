@@ -55,8 +55,7 @@ Result<ModelText> load_model_text(const std::string& folder,
               {{"effect", "chat requests are refused"}, {"reason", loaded.status().message()}});
     return text;
   }
-  text.chat = [compiled = std::move(*loaded), tokenizer = text.tokenizer](
-                  api::ChatPrompt prompt) {
+  text.chat = [compiled = std::move(*loaded), tokenizer = text.tokenizer](api::ChatPrompt prompt) {
     return render(compiled, *tokenizer, std::move(prompt));
   };
   return text;

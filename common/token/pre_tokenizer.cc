@@ -381,12 +381,13 @@ bool PreTokenizer::may_be_cut() const {
     return regex == nullptr || regex->scanner.has_value();
   };
   return ends_in_bytes() && std::all_of(steps_.begin(), steps_.end(), [&](const Step& step) {
-    const auto* split = std::get_if<Split>(&step);
-    if (split == nullptr) return scans(std::get<ByteLevel>(step).regex);
-    if (split->invert || !scans(split->pattern.regex) || !split->pattern.text.empty()) return false;
-    return split->behavior == SplitBehavior::kIsolated ||
-           (split->behavior == SplitBehavior::kContiguous && split->pattern.char_class);
-  });
+           const auto* split = std::get_if<Split>(&step);
+           if (split == nullptr) return scans(std::get<ByteLevel>(step).regex);
+           if (split->invert || !scans(split->pattern.regex) || !split->pattern.text.empty())
+             return false;
+           return split->behavior == SplitBehavior::kIsolated ||
+                  (split->behavior == SplitBehavior::kContiguous && split->pattern.char_class);
+         });
 }
 
 void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) const {

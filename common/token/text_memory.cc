@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tandem::token {
 namespace {
@@ -48,8 +49,7 @@ void TextMemory::Entry::extend(std::string_view text,
   const std::size_t known = ids_.size();
   cuts_.insert(cuts_.end(), cuts.begin(), cuts.end());
   const Cut last = cuts.back();
-  ids_.insert(
-      ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last.ids - known));
+  ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last.ids - known));
   text_.append(text, text_.size(), last.bytes + std::size_t{2} - text_.size());
 }
 
@@ -89,7 +89,8 @@ std::size_t TextMemory::slot_of(std::uint64_t key, std::uint32_t owner) {
 void TextMemory::make_room() {
   while (bytes_ > kBytesMost / 2) {
     bytes_ -= slots_[hand_].byte_count();
-    slots_[hand_] = {};
+    Entry given_up;  // with its memory, which assigning an empty one would leave
+    std::swap(slots_[hand_], given_up);
     hand_ = (hand_ + 1) % kSlots;
   }
   last_bytes_ = slots_[last_].byte_count();

@@ -29,11 +29,14 @@ class TextMemory {
    public:
     /// Forgets what `text` does not begin with, and gives the last cut that is left.
     Cut keep_common(std::string_view text);
+
     /// Of all before that cut.
     [[nodiscard]] std::span<const std::int32_t> ids() const { return ids_; }
 
     /// Adds cuts in `text`, which keep_common() has seen; `ids` are those behind its cut.
-    void extend(std::string_view text, std::span<const Cut> cuts, std::span<const std::int32_t> ids);
+    void extend(std::string_view text,
+                std::span<const Cut> cuts,
+                std::span<const std::int32_t> ids);
 
    private:
     friend class TextMemory;
