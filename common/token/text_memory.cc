@@ -30,7 +30,8 @@ std::size_t common_bytes(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-TextMemory::TextMemory() : slots_(kSlots) {}
+TextMemory::TextMemory()
+    : slots_(kSlots), last_bytes_(Entry().byte_count()), bytes_(kSlots * last_bytes_) {}
 
 TextMemory::Cut TextMemory::Entry::keep_common(std::string_view text) {
   const std::size_t common = common_bytes(text_, text);
@@ -47,8 +48,12 @@ void TextMemory::Entry::extend(std::string_view text,
                                std::span<const std::int32_t> ids) {
   if (cuts.empty()) return;
   const std::size_t known = ids_.size();
-  cuts_.insert(cuts_.end(), cuts.begin(), cuts.end());
   const Cut last = cuts.back();
+  // All or nothing, where there is no memory.
+  cuts_.reserve(cuts_.size() + cuts.size());
+  ids_.reserve(last.ids);
+  text_.reserve(last.bytes + std::size_t{2});
+  cuts_.insert(cuts_.end(), cuts.begin(), cuts.end());
   ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last.ids - known));
   text_.append(text, text_.size(), last.bytes + std::size_t{2} - text_.size());
 }
@@ -91,6 +96,7 @@ void TextMemory::make_room() {
     bytes_ -= slots_[hand_].byte_count();
     Entry given_up;  // with its memory, which assigning an empty one would leave
     std::swap(slots_[hand_], given_up);
+    bytes_ += slots_[hand_].byte_count();
     hand_ = (hand_ + 1) % kSlots;
   }
   last_bytes_ = slots_[last_].byte_count();
