@@ -108,7 +108,9 @@ void convert(const std::byte* from,
 }
 
 void pack_f16(const Source& source, std::size_t k, const Kernels& kernels, std::byte* panel) {
-  if (!is_full(source)) std::memset(panel, 0, panel_bytes(k, DType::kF16));
+  const std::size_t bytes = panel_bytes(k, DType::kF16);
+  const std::size_t kept = is_full(source) ? bytes - kPanelGapBytes : 0;
+  std::memset(panel + kept, 0, bytes - kept);
   alignas(64) std::uint16_t strip[kStrip];
   for (std::size_t lane = 0; lane < kPanel && source.row[lane] != nullptr; ++lane) {
     const std::size_t element_bytes = dtype_bytes(source.dtype[lane]);

@@ -36,6 +36,10 @@ class FewRows {
   static constexpr std::size_t kStepLines = W::kMadeOf / 64;
   static constexpr std::size_t kLinePairs = kStepK / 2 / kStepLines;
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
+  /// The level of caches, as __builtin_prefetch counts: the second one, if little is done for each
+  /// line; with several rows, or lines of two pairs, that is 2 to 4 % slower.
+  template <std::size_t R>
+  static constexpr int kAskedInto = R == 1 && kLinePairs == 1 ? 2 : 3;
   static constexpr std::size_t kRows = 4;  ///< at most
   static_assert(W::kFewRows <= kRows);
   /// Panels side by side: four streams are read fastest.
@@ -153,7 +157,7 @@ class FewRows {
 #pragma GCC unroll 4
       for (std::size_t p = 0; p < P; ++p) {
         const std::size_t at = p * block_.panel_bytes + line * 64;
-        __builtin_prefetch(ask + at);
+        __builtin_prefetch(ask + at, 0, kAskedInto<R>);
         Vec first[kLinePairs];
         Vec second[kLinePairs];
         W::few_pairs(from + at, first, second);
