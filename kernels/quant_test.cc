@@ -150,7 +150,8 @@ TEST(Quantize, FourBitsAreNearerThanThoseOfFloatSteps) {
 // A quarter, and a half of that, of bf16, apart from scales and zeros.
 TEST(Quantize, PackedWeightsAreAsSmallAsTheirBits) {
   const Backend& backend = *testing::vector_backends().back();
-  constexpr std::size_t whole = std::size_t{4096} * 4096 * 2;  // bf16 without gaps
+  constexpr std::size_t whole = std::size_t{4096} * 4096 * 2;  // bf16, without gaps between panels
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, DType::kBf16), whole + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8), whole / 2 + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8Dynamic), whole / 2 + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt4Group128),

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 namespace tandem::chat {
 
 Bound::Bound(std::string_view function,
@@ -188,7 +191,7 @@ bool is_sum(const Expr& expr) {
 
 }  // namespace
 
-/// A chain of sums, from the left: strings grow in one place.
+/// A chain of sums, from the left, as binary_op makes each: strings grow in one place.
 Value Interp::eval_sum(const Expr& expr, Scope& scope) {
   std::vector<const Expr*> sums = {&expr};
   while (is_sum(*sums.back()->items[0])) {
@@ -215,7 +218,7 @@ Value Interp::eval_sum(const Expr& expr, Scope& scope) {
 }
 
 Value Interp::eval_binary(const Expr& expr, Scope& scope) {
-  if (is_sum(expr)) return eval_sum(expr, scope);
+  if (is_sum(expr) && is_sum(*expr.items[0])) return eval_sum(expr, scope);
   const Value a = eval(*expr.items[0], scope);
   const Value b = eval(*expr.items[1], scope);
   line_ = expr.line;

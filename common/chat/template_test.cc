@@ -31,6 +31,9 @@ TEST(Template, PythonSemantics) {
       {"{{ 'x'|int is integer }}{{ '0x1f'|int(base=16) }}", "True31"},
       {"{{ 'abcab'.count('a', 1) }} {{ 'abcab'.count('a', 0, -2) }}", "1 1"},
       {"{{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('ab', 0, 1) }}", "True False"},
+      {"{{ 'a' + 'b' + '' + 'c' }}|{{ '' + '' + '' }}|{{ 1 + 2 + 0.5 }}|{{ [1] + [2] + [3] }}",
+       "abc||3.5|[1, 2, 3]"},
+      {"{% set s = 'x' %}{{ s + 'a' + s + ('b' + s + 'c') + s }}{{ s }}", "xaxbxcxx"},
       {"{{ 2 ** 100 }}", "1267650600228229401496703205376"},
       {"{{ -7 // 2 }} {{ 7 // -2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7.5 % 2 }}", "-4 -4 2 -2 0.5"},
       {"{{ 1e16 }} {{ 123456789012345.0 }} {{ 1e-5 }} {{ 0.0001 }} {{ -0.0 }}",
@@ -125,6 +128,7 @@ TEST(Template, RenderErrors) {
       {"{{ {}.a.b }}", "t: line 1: 'dict object' has no attribute 'a'"},
       {"{{ [1]['a'].b }}", "t: line 1: 'list object' has no attribute 'a'"},
       {"{{ 1 + 'a' }}", "t: line 1: unsupported operand type(s) for +: 'int' and 'str'"},
+      {"{{ 'a' + 'b' + 1 }}", "t: line 1: unsupported operand type(s) for +: 'str' and 'int'"},
       {"{{ 1 < 'a' }}", "t: line 1: '<' not supported"},
       {"{{ 1 / 0 }}", "t: line 1: division by zero"},
       {"{{ x() }}", "t: line 1: 'x' is undefined"},
@@ -168,6 +172,7 @@ TEST(Template, Limits) {
       "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
       "endfor %}",
       "{{ ('x' * 2000000000)|length }}",
+      "{% set s = 'x' * 6000000 %}{{ (s + s + s)|length }}",
       "{% set s = 'x' * 100000 %}{{ s|replace('x', s) }}",
       "{% set s = 'x' * 1000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}",
   };

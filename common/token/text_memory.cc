@@ -35,11 +35,11 @@ TextMemory::TextMemory()
 
 TextMemory::Cut TextMemory::Entry::keep_common(std::string_view text) {
   const std::size_t common = common_bytes(text_, text);
-  while (!cuts_.empty() && cuts_.back().bytes + std::size_t{2} > common)
+  while (!cuts_.empty() && cuts_.back().bytes + kBehindCut > common)
     cuts_.pop_back();
   const Cut last = cuts_.empty() ? Cut{0, 0} : cuts_.back();
   ids_.resize(last.ids);
-  text_.resize(cuts_.empty() ? 0 : last.bytes + std::size_t{2});
+  text_.resize(cuts_.empty() ? 0 : last.bytes + kBehindCut);
   return last;
 }
 
@@ -52,10 +52,10 @@ void TextMemory::Entry::extend(std::string_view text,
   // All or nothing, where there is no memory.
   cuts_.reserve(cuts_.size() + cuts.size());
   ids_.reserve(last.ids);
-  text_.reserve(last.bytes + std::size_t{2});
+  text_.reserve(last.bytes + kBehindCut);
   cuts_.insert(cuts_.end(), cuts.begin(), cuts.end());
   ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last.ids - known));
-  text_.append(text, text_.size(), last.bytes + std::size_t{2} - text_.size());
+  text_.append(text, text_.size(), last.bytes + kBehindCut - text_.size());
 }
 
 std::size_t TextMemory::Entry::byte_count() const {

@@ -19,11 +19,13 @@ class TextMemory {
   static constexpr std::size_t kLeastBytes = 256;
 
   /// Where a text may be cut: no word reaches across, and neither the words before nor those behind
-  /// depend on what is on the other side, but for the two bytes behind the cut.
+  /// depend on what is on the other side, but for kBehindCut bytes behind the cut.
   struct Cut {
     std::uint32_t bytes;
     std::uint32_t ids;  ///< of what lies before
   };
+
+  static constexpr std::size_t kBehindCut = 2;
 
   class Entry {
    public:
@@ -49,7 +51,7 @@ class TextMemory {
 
     std::uint64_t key_ = 0;
     std::uint32_t owner_ = 0;
-    std::string text_;  ///< up to the last cut, and the two bytes behind it
+    std::string text_;  ///< up to kBehindCut bytes behind the last cut
     std::vector<std::int32_t> ids_;
     std::vector<Cut> cuts_;
   };
@@ -81,11 +83,11 @@ class TextMemory {
   void make_room();
 
   std::vector<Entry> slots_;
-  std::size_t way_ = 0;         ///< that is given up next
-  std::size_t last_ = 0;        ///< the slot that at() gave, whose size may have changed since
-  std::size_t last_bytes_;      ///< what it had then
-  std::size_t bytes_;           ///< of all slots, as they were then
-  std::size_t hand_ = 0;  ///< the slot that is emptied next
+  std::size_t way_ = 0;     ///< that is given up next
+  std::size_t last_ = 0;    ///< the slot that at() gave, whose size may have changed since
+  std::size_t last_bytes_;  ///< what it had then
+  std::size_t bytes_;       ///< of all slots, as they were then
+  std::size_t hand_ = 0;    ///< the slot that is emptied next
 };
 
 }  // namespace tandem::token

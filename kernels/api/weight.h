@@ -72,8 +72,8 @@ enum class WeightLayout : std::uint8_t {
   /// [n][k]: the reference family. Quantised: [n] f32 scales, [n][k] bytes.
   kRowMajor,
   /// Panels of 16 outputs: f32 and f16 [n/16][k][16], bf16 [n/16][k/2][16][2] (pairs of k, the tile
-  /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros. Quantised panels:
-  /// kernels/cpu/panels.h.
+  /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros. Gaps between panels, and
+  /// quantised panels: kernels/cpu/panels.h.
   kPanel16,
 };
 
