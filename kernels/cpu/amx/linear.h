@@ -1,13 +1,14 @@
-// Kinds of weights on AMX tiles (tiles.h, made.h) and in vectors for few rows (few_rows.h), and
-// which products go where.
+// Kinds of weights on AMX tiles, and which products go where.
 //
-// A kind packs rows of x, names the product, and makes outputs of sums. Those of made.h make B
-// tiles of their panels. Up to kFewRows rows read the weight at memory bandwidth without tiles,
-// with the same bits.
+// A kind packs rows of x, says what lines of a panel become in a B tile, names the product, and
+// makes outputs of sums. Up to two tiles of rows are in some_rows.h, more in many_rows.h (panels
+// are B tiles) and made_many.h (they become B tiles). A row of bf16, and up to kVnniRows rows of
+// 8-bit inputs, go by vectors, with the same bits: what is the fastest way to read a weight.
 #pragma once
 
-#include "kernels/cpu/amx/few_rows.h"
-#include "kernels/cpu/amx/made.h"
+#include "kernels/cpu/amx/made_many.h"
+#include "kernels/cpu/amx/one_row.h"
+#include "kernels/cpu/amx/some_rows.h"
 
 namespace tandem::kernels::cpu {
 
@@ -28,14 +29,28 @@ inline __attribute__((always_inline)) void pack_bf16(
 /// subnormals count as zero).
 template <class V, class T>
 struct Bf16Kind {
-  static constexpr std::size_t kFewRows = 4;
   static constexpr std::size_t kStepK = 32;
   static constexpr std::size_t kHeaderBytes = 0;
   /// Bytes that a B tile is made of.
   static constexpr std::size_t kMadeOf = kTileBytes;
 
+  /// Whether panels end with whole steps.
+  static constexpr bool kWholeSteps = true;
+  /// Whether a line lies between what each four steps are made of.
+  static constexpr bool kHeaders = false;
+
   /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t at(std::size_t step) { return step * kMadeOf; }
+
+  /// What lines of a step of a panel become: rows of its B tile.
+  struct Lines {
+    const std::byte* panel;
+    std::size_t step;
+
+    inline __attribute__((always_inline)) void make(const std::byte* line, std::byte* to) const {
+      V::int_store(to, V::int_load(line));
+    }
+  };
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     pack_part(Linear<V>::x_row(block, row), block.k, steps, to);
@@ -54,13 +69,6 @@ struct Bf16Kind {
     tiles.template multiply_bf16<C, A, B>();
   }
 
-  /// See FewRows.
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
-                                                              typename V::Vec* even,
-                                                              typename V::Vec* odd) {
-    V::load_pairs(line, even, odd);
-  }
-
   /// The sums of a row in a C tile.
   static typename V::Vec outputs(const LinearBlock& /*block*/,
                                  std::size_t /*row*/,
@@ -74,9 +82,25 @@ struct Bf16Kind {
 /// outputs are scaled as Int8DynamicTile does.
 template <class V, class T>
 struct Int8DynamicKind {
-  static constexpr std::size_t kFewRows = 3;  ///< by VNNI of the family beneath
+  static constexpr std::size_t kVnniRows = 3;  ///< of the family beneath
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kHeaderBytes = kByteHeaderBytes;
+  static constexpr std::size_t kMadeOf = kTileBytes;
+  static constexpr bool kWholeSteps = false;
+  static constexpr bool kHeaders = false;
+  using Lines = typename Bf16Kind<V, T>::Lines;
+
+  static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
+
+  /// The B tile of a step of which a panel has `count` k: zeros behind them.
+  static void make_last(const std::byte* panel,
+                        std::size_t step,
+                        std::size_t count,
+                        std::byte* to) {
+    const std::size_t bytes = (count + 3) / 4 * 64;
+    __builtin_memcpy(to, panel + at(step), bytes);
+    __builtin_memset(to + bytes, 0, kTileBytes - bytes);
+  }
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to);
@@ -167,12 +191,10 @@ struct Int8DynamicKind {
 /// overflows, or a product of x and q is below 2^-82, which vanishes.
 template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
-  static constexpr std::size_t kFewRows = 2;
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
   /// Steps of a cut of many rows.
   static constexpr std::size_t kCutSteps = 12;
-  /// Whether a line lies between what each four steps are made of.
-  static constexpr bool kHeaders = false;
+  static constexpr bool kWholeSteps = false;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     const typename V::Vec scale = V::broadcast(0x1p60F);
@@ -183,27 +205,30 @@ struct Int8Kind : Bf16Kind<V, T> {
 
   static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
 
-  static inline __attribute__((always_inline)) void few_pairs(const std::byte* line,
-                                                              typename V::Vec* even,
-                                                              typename V::Vec* odd) {
-    const typename V::Int raw = V::int_load(line);
-    const typename V::Vec unit = V::broadcast(0x1p-104F);
-    even[0] = V::mul(V::template byte_of<0>(raw), unit);
-    odd[0] = V::mul(V::template byte_of<1>(raw), unit);
-    even[1] = V::mul(V::template byte_of<2>(raw), unit);
-    odd[1] = V::mul(V::template byte_of<3>(raw), unit);
-  }
+  /// As of Bf16Kind: two rows of a line.
+  struct Lines {
+    const std::byte* panel;
+    std::size_t step;
+
+    inline __attribute__((always_inline)) void make(const std::byte* line, std::byte* to) const {
+      typename V::Int rows[2];
+      T::byte_pairs(V::int_load(line), &rows[0], &rows[1]);
+      V::int_store(to, rows[0]);
+      V::int_store(to + 64, rows[1]);
+    }
+  };
 
   /// The B tile of a step of `panel`; asks for kMadeOf bytes at `ahead`.
   static inline __attribute__((always_inline)) void make(const std::byte* panel,
                                                          std::size_t step,
                                                          const std::byte* ahead,
                                                          std::byte* to) {
+    const Lines lines{panel, step};
     const std::byte* from = panel + at(step);
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < kMadeOf; i += 64) {
       __builtin_prefetch(ahead + i);
-      make_four(from + i, to + 2 * i);
+      lines.make(from + i, to + 2 * i);
     }
   }
 
@@ -212,10 +237,11 @@ struct Int8Kind : Bf16Kind<V, T> {
                         std::size_t step,
                         std::size_t count,
                         std::byte* to) {
+    const Lines lines{panel, step};
     const std::byte* from = panel + at(step);
     __builtin_memset(to, 0, kTileBytes);
     for (std::size_t i = 0; i < count; i += 4)
-      make_four(from + i * kPanel, to + 2 * i * kPanel);
+      lines.make(from + i * kPanel, to + 2 * i * kPanel);
   }
 
   static typename V::Vec outputs(const LinearBlock& block,
@@ -225,15 +251,6 @@ struct Int8Kind : Bf16Kind<V, T> {
     const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
     const typename V::Vec sum = V::load(reinterpret_cast<const float*>(c));
     return V::mul(V::mul(sum, V::broadcast(0x1p44F)), V::load(scale));
-  }
-
- private:
-  static inline __attribute__((always_inline)) void make_four(const std::byte* from,
-                                                              std::byte* to) {
-    typename V::Int rows[2];
-    T::byte_pairs(V::int_load(from), &rows[0], &rows[1]);
-    V::int_store(to, rows[0]);
-    V::int_store(to + 64, rows[1]);
   }
 };
 
@@ -248,17 +265,33 @@ struct Int4Kind : Int8DynamicKind<V, T> {
   /// As of Bf16Kind.
   static constexpr std::size_t at(std::size_t step) { return PanelNibbles<V>::at(step * kStepK); }
 
+  /// As of Int8Kind; the group that a step lies in has one step and offset for an output.
+  struct Lines {
+    typename V::Int step;
+    typename V::Int offset;
+
+    inline __attribute__((always_inline)) Lines(const std::byte* panel, std::size_t at) {
+      V::load_affine(panel + PanelNibbles<V>::affine_at(at * kStepK / kInt4Group), &step, &offset);
+    }
+
+    inline __attribute__((always_inline)) void make(const std::byte* line, std::byte* to) const {
+      const typename V::Int raw = V::int_load(line);
+      V::int_store(to, V::scaled_bytes(V::low_nibbles(raw), step, offset));
+      V::int_store(to + 64, V::scaled_bytes(V::high_nibbles(raw), step, offset));
+    }
+  };
+
   /// As of Int8Kind.
   static inline __attribute__((always_inline)) void make(const std::byte* panel,
                                                          std::size_t step,
                                                          const std::byte* ahead,
                                                          std::byte* to) {
-    const Affine affine(panel, step);
+    const Lines lines(panel, step);
     const std::byte* from = panel + at(step);
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < kMadeOf; i += 64) {
       __builtin_prefetch(ahead + i);
-      affine.make_eight(from + i, to + 2 * i);
+      lines.make(from + i, to + 2 * i);
     }
   }
 
@@ -266,30 +299,12 @@ struct Int4Kind : Int8DynamicKind<V, T> {
                         std::size_t step,
                         std::size_t count,
                         std::byte* to) {
-    const Affine affine(panel, step);
+    const Lines lines(panel, step);
     const std::byte* from = panel + at(step);
     __builtin_memset(to, 0, kTileBytes);
     for (std::size_t i = 0; i < count; i += 8)
-      affine.make_eight(from + i * kPanel / 2, to + i * kPanel);
+      lines.make(from + i * kPanel / 2, to + i * kPanel);
   }
-
- private:
-  /// Of the group that a step lies in.
-  struct Affine {
-    typename V::Int step;
-    typename V::Int offset;
-
-    inline __attribute__((always_inline)) Affine(const std::byte* panel, std::size_t at) {
-      V::load_affine(panel + PanelNibbles<V>::affine_at(at * kStepK / kInt4Group), &step, &offset);
-    }
-
-    inline __attribute__((always_inline)) void make_eight(const std::byte* from,
-                                                          std::byte* to) const {
-      const typename V::Int raw = V::int_load(from);
-      V::int_store(to, V::scaled_bytes(V::low_nibbles(raw), step, offset));
-      V::int_store(to + 64, V::scaled_bytes(V::high_nibbles(raw), step, offset));
-    }
-  };
 };
 
 /// What goes to tiles, or to vectors with their bits; everything else is for the family beneath.
@@ -299,20 +314,20 @@ struct AmxLinear {
   static bool run(const LinearBlock& block) {
     if (block.k == 0) return false;
     if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-      if (!run_few<Bf16Kind>(block)) TileLinear<V, T, Bf16Kind>::run(block);
+      if (!run_one_row(block)) run_tiles<Bf16Kind>(block);
       return true;
     }
     if (rounds_to_bytes(block.scheme)) {
-      if (block.rows <= Int8DynamicKind<V, T>::kFewRows && !comes_packed<V>(block)) return false;
+      if (block.rows <= Int8DynamicKind<V, T>::kVnniRows && !comes_packed<V>(block)) return false;
       if (block.scheme == WeightScheme::kInt8Dynamic) {
-        TileLinear<V, T, Int8DynamicKind>::run(block);
+        run_tiles<Int8DynamicKind>(block);
       } else {
-        MadeTiles<V, T, Int4Kind>::run(block);
+        run_tiles<Int4Kind>(block);
       }
       return true;
     }
     if (block.scheme == WeightScheme::kInt8) {
-      if (!run_few<Int8Kind>(block)) MadeTiles<V, T, Int8Kind>::run(block);
+      run_tiles<Int8Kind>(block);
       return true;
     }
     return false;
@@ -326,9 +341,8 @@ struct AmxLinear {
   /// See Kernels.
   static bool takes_gated(std::size_t rows, WeightScheme scheme, DType dtype) {
     if (shares_rows(rows, scheme, dtype)) return true;
-    if (scheme == WeightScheme::kFloat)
-      return dtype == DType::kBf16 && rows > Bf16Kind<V, T>::kFewRows;
-    return scheme == WeightScheme::kInt8Dynamic && rows > Int8DynamicKind<V, T>::kFewRows;
+    if (scheme == WeightScheme::kFloat) return dtype == DType::kBf16 && rows > 1;
+    return scheme == WeightScheme::kInt8 || rows > Int8DynamicKind<V, T>::kVnniRows;
   }
 
   /// See Kernels.
@@ -397,15 +411,25 @@ struct AmxLinear {
     }
   }
 
-  /// False: not few rows, or only tiles here.
   template <template <class, class> class Kind>
-  static bool run_few(const LinearBlock& block) {
+  static void run_tiles(const LinearBlock& block) {
+    using W = Kind<V, T>;
+    if (block.rows == 0) return;
+    if (!block.packed) TileLinear<V, T, Kind>::pack_rows(block, 0, block.rows);
+    if (block.rows <= SomeRows<V, T, W>::kMostRows) return SomeRows<V, T, W>::run(block);
+    if constexpr (W::kMadeOf == kTileBytes) {
+      TileLinear<V, T, Kind>::run(block);
+    } else {
+      MadeMany<V, T, W>(block).run();
+    }
+  }
+
+  /// False: not one row, or only tiles here.
+  static bool run_one_row(const LinearBlock& block) {
     if constexpr (requires { V::begin_flushing(); }) {
-      using Few = FewRows<V, Kind<V, T>>;
-      if (block.rows > Kind<V, T>::kFewRows) return false;
-      if (comes_packed<V>(block)) return false;
-      if (block.k > Few::kMostK) return false;
-      Few::run(block);
+      using One = OneRow<V, Bf16Kind<V, T>>;
+      if (block.rows != 1 || comes_packed<V>(block) || block.k > One::kMostK) return false;
+      One::run(block);
       return true;
     }
     return false;

@@ -1,4 +1,4 @@
-// Products of many rows with weights that are smaller in memory than B tiles: made.h has fewer.
+// Products of many rows with weights that are smaller in memory than B tiles.
 //
 // Idea: as in many_rows.h, pairs of tiles of rows against pairs of panels. The B tiles of a cut of
 // k are made before its products, which all rows share.
@@ -12,9 +12,9 @@ template <class V, class T, class W>
 class MadeMany {
  public:
   /// The rows are packed already.
-  MadeMany(const LinearBlock& block, std::size_t steps)
+  explicit MadeMany(const LinearBlock& block)
       : block_(block),
-        steps_(steps),
+        steps_((block.k + W::kStepK - 1) / W::kStepK),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),

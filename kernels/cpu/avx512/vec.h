@@ -1,5 +1,5 @@
 // The 16-lane vector in one AVX-512 register (F, BW, VL, DQ). Semantics: generic/vec.h, bit for
-// bit, but for what few_rows.h of amx needs beyond: begin_flushing.
+// bit, but for what one_row.h of amx needs beyond: begin_flushing.
 #pragma once
 
 #include <immintrin.h>

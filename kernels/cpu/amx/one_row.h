@@ -1,0 +1,151 @@
+// A product of one row with bf16 weights in vectors, with the sums of the tile unit.
+//
+// Idea: such a product takes the time of reading its weight, and vectors need no copy of it in the
+// first level of caches, as tiles do (some_rows.h). So the unit's products are made by fused
+// multiply-adds: per 32 k a chain over the even and one over the odd k of each output, from zero,
+// and their sum goes onto C. Subnormals count as zero meanwhile (V::begin_flushing). The bits are
+// those of the tiles that more rows take. Two rows and more are faster on tiles.
+//
+// Bound: memory bandwidth.
+#pragma once
+
+#include "kernels/cpu/amx/tiles.h"
+
+namespace tandem::kernels::cpu {
+
+/// W is the kind of bf16 weights, see linear.h.
+template <class V, class W>
+class OneRow {
+  using Vec = typename V::Vec;
+
+ public:
+  /// More inputs do not fit into the scratch.
+  static constexpr std::size_t kMostK = 28 * 1024;
+
+  static void run(const LinearBlock& block) {
+    OneRow row(block);
+    if (!block.packed) row.pack();
+    std::size_t panel = block.panel_begin;
+    for (; panel + kWide <= block.panel_end; panel += kWide)
+      row.template run_panels<kWide>(panel);
+    for (; panel < block.panel_end; ++panel)
+      row.template run_panels<1>(panel);
+  }
+
+ private:
+  static constexpr std::size_t kStepK = W::kStepK;
+  static constexpr std::size_t kStepLines = W::kMadeOf / 64;
+  static_assert(kStepLines * 2 == kStepK, "a line is a pair of k");
+  static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
+  /// Panels side by side: four streams are read fastest.
+  static constexpr std::size_t kWide = 4;
+  /// Scratch: the row as tiles have it, as f32, sums of panels.
+  static constexpr std::size_t kXAt = kMostK * 2;
+  static constexpr std::size_t kSumsAt = kXAt + kMostK * 4;
+  static_assert(kSumsAt + kWide * kTileRowBytes <= kRowsBytes);
+
+  explicit OneRow(const LinearBlock& block)
+      : block_(block),
+        steps_((block.k + kStepK - 1) / kStepK),
+        base_(reinterpret_cast<std::byte*>(block.scratch)),
+        x_(reinterpret_cast<float*>(base_ + kXAt)),
+        sums_(reinterpret_cast<float*>(base_ + kSumsAt)) {}
+
+  /// x as tiles round it.
+  void pack() {
+    W::pack(block_, 0, steps_, {base_, kTileRowBytes});
+    for (std::size_t i = 0; i < steps_ * kStepK; i += 16)
+      V::store(x_ + i, V::load_bf16(base_ + i * 2));
+  }
+
+  template <std::size_t P>
+  void run_panels(std::size_t panel) {
+    const float* y = Linear<V>::y_row(block_, 0) + panel * kPanel;
+    for (std::size_t p = 0; p < P; ++p)
+      __builtin_prefetch(y + p * kPanel, 1);
+    const std::uint32_t before = V::begin_flushing();
+    sum<P>(panel);
+    V::end_flushing(before);
+    for (std::size_t p = 0; p < P; ++p) {
+      const auto* sums = reinterpret_cast<const std::byte*>(sums_ + p * kPanel);
+      Linear<V>::finish(block_, 0, panel + p, W::outputs(block_, 0, panel + p, sums));
+    }
+  }
+
+  /// C of P panels to [P][16].
+  template <std::size_t P>
+  inline __attribute__((always_inline)) void sum(std::size_t panel) const {
+    const std::byte* weight = block_.weight + panel * block_.panel_bytes;
+    const std::byte* then = Linear<V>::panels_behind(block_, panel + P);
+    const float* x = x_;
+    Vec c[P];
+    clear(c);
+    for (std::size_t step = 0; step < steps_; ++step) {
+      const bool inside = step + kAheadSteps < steps_;
+      const std::size_t ahead = inside ? step + kAheadSteps : step + kAheadSteps - steps_;
+      const std::byte* ask = (inside ? weight : then) + W::at(ahead);
+      const std::size_t left = block_.k - step * kStepK;
+      const std::byte* from = weight + W::at(step);
+      if (left > kStepK) {
+        add_lines<P, true>(x, from, ask, kStepLines, c);
+      } else {
+        add_lines<P, false>(x, from, ask, (left + 1) / 2, c);
+      }
+      x += kStepK;
+    }
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p)
+      V::store(sums_ + p * kPanel, c[p]);
+  }
+
+  template <std::size_t P>
+  static inline __attribute__((always_inline)) void clear(Vec (&sums)[P]) {
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p)
+      sums[p] = V::zero();
+  }
+
+  /// Adds to c the sums of a step: of P panels at `from`, whose first `lines` lines are there, and
+  /// inputs `x`. kMore: all of them, and something behind them. Asks into the second level of
+  /// caches, since little is done for each line.
+  template <std::size_t P, bool kMore>
+  inline __attribute__((always_inline)) void add_lines(const float* x,
+                                                       const std::byte* from,
+                                                       const std::byte* ask,
+                                                       std::size_t lines,
+                                                       Vec (&c)[P]) const {
+    Vec even[P];
+    Vec odd[P];
+    clear(even);
+    clear(odd);
+    for (std::size_t line = 0; line < (kMore ? kStepLines : lines); ++line) {
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < P; ++p) {
+        const std::size_t at = p * block_.panel_bytes + line * 64;
+        __builtin_prefetch(ask + at, 0, 2);
+        Vec first;
+        Vec second;
+        V::load_pairs(from + at, &first, &second);
+        even[p] = V::fma(V::broadcast(x[line * 2]), first, even[p]);
+        odd[p] = V::fma(V::broadcast(x[line * 2 + 1]), second, odd[p]);
+      }
+    }
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p) {
+      if (!kMore && lines < kStepLines) {
+        // The products of zeros behind the last k make 0 of -0.
+        even[p] = V::add(even[p], V::zero());
+        odd[p] = V::add(odd[p], V::zero());
+      }
+      c[p] = V::add(c[p], V::add(even[p], odd[p]));
+    }
+  }
+
+  const LinearBlock& block_;
+  std::size_t steps_;
+  std::byte* base_;
+  float* x_;
+  float* sums_;
+};
+
+}  // namespace tandem::kernels::cpu
