@@ -246,32 +246,37 @@ class Guarded {
   std::byte* data_ = nullptr;
 };
 
+// All counts of panels that are left behind four.
 TEST(FewRows, NothingBehindTheWeightIsRead) {
+  constexpr WeightFormat kStores[] = {
+      DType::kBf16, WeightScheme::kInt8, WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
   ThreadPool pool(1);
   for (const Backend* backend : testing::vector_backends()) {
-    for (const Format& format : kFormats) {
+    for (const WeightFormat& store : kStores) {
       for (const std::size_t k : {3U, 8U, 32U, 63U, 64U, 128U, 132U}) {
-        constexpr std::size_t kN = 64;
-        SCOPED_TRACE(std::string(family_name(backend->family())) + " " + format.name +
-                     " K=" + std::to_string(k));
-        Rng rng(k);
-        const Matrix source(kN, k, DType::kF32, rng.reals(kN * k));
-        const MatrixView part = source.view();
-        const auto plain = backend->pack({&part, 1}, format.store, pool);
-        ASSERT_NE(plain, nullptr);
-        const Guarded memory(backend->packed_bytes(kN, k, format.store));
-        ASSERT_NE(memory.data(), nullptr);
-        const PackedWeight weight = backend->over(memory.data(), kN, k, format.store);
-        std::memcpy(memory.data(), plain->data(), backend->packed_bytes(kN, k, format.store));
-        const std::vector<float> x = rng.reals(kMany * k);
-        for (std::size_t rows = 1; rows <= 5; ++rows) {
-          std::vector<float> want(rows * kN);
-          std::vector<float> got(rows * kN);
-          backend->linear({.x = x.data(), .weight = plain.get(), .y = want.data(), .tokens = rows},
-                          pool);
-          backend->linear({.x = x.data(), .weight = &weight, .y = got.data(), .tokens = rows},
-                          pool);
-          EXPECT_TRUE(testing::same_bits(got, want)) << rows << " rows";
+        for (const std::size_t n : {16U, 32U, 48U, 64U, 80U}) {
+          SCOPED_TRACE(std::string(family_name(backend->family())) + " scheme " +
+                       std::to_string(static_cast<int>(store.scheme)) + " N=" + std::to_string(n) +
+                       " K=" + std::to_string(k));
+          Rng rng(k);
+          const Matrix source(n, k, DType::kF32, rng.reals(n * k));
+          const MatrixView part = source.view();
+          const auto plain = backend->pack({&part, 1}, store, pool);
+          ASSERT_NE(plain, nullptr);
+          const Guarded memory(backend->packed_bytes(n, k, store));
+          ASSERT_NE(memory.data(), nullptr);
+          const PackedWeight weight = backend->over(memory.data(), n, k, store);
+          std::memcpy(memory.data(), plain->data(), backend->packed_bytes(n, k, store));
+          const std::vector<float> x = rng.reals(kMany * k);
+          for (std::size_t rows = 1; rows <= 5; ++rows) {
+            std::vector<float> want(rows * n);
+            std::vector<float> got(rows * n);
+            backend->linear(
+                {.x = x.data(), .weight = plain.get(), .y = want.data(), .tokens = rows}, pool);
+            backend->linear({.x = x.data(), .weight = &weight, .y = got.data(), .tokens = rows},
+                            pool);
+            EXPECT_TRUE(testing::same_bits(got, want)) << rows << " rows";
+          }
         }
       }
     }
