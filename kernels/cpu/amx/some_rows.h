@@ -5,12 +5,12 @@
 // lines of four panels to B tiles in the first level of caches (or make B tiles of them, where a
 // weight is smaller in memory), two steps along k before they are loaded, since a tile load right
 // behind the stores of its tile waits for them. One tile of rows has a C tile for each of the four
-// panels. With two tiles of rows, pairs of panels take turns every two steps, and their sums wait
+// panels. Two tiles of rows take turns every two steps, and their sums wait
 // in memory meanwhile. Outputs are made beside the products of the next four panels.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows and panels.
-// Bound: memory bandwidth. Two threads of a Granite Rapids: 28.9 GB/s, where tile loads from memory
-// with lines asked for 2 KiB ahead got 25.8 and vectors that add up all lines 30.9.
+// Bound: memory bandwidth. Two threads of a Granite Rapids: 33 GB/s, where tile loads from memory
+// with lines asked for 2 KiB ahead got 29 and vectors that add up all lines 34.5 (docs/kernels.md).
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
