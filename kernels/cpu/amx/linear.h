@@ -30,7 +30,6 @@ inline __attribute__((always_inline)) void pack_bf16(
 template <class V, class T>
 struct Bf16Kind {
   static constexpr std::size_t kStepK = 32;
-  static constexpr std::size_t kHeaderBytes = 0;
   /// Bytes that a B tile is made of.
   static constexpr std::size_t kMadeOf = kTileBytes;
 
@@ -61,9 +60,6 @@ struct Bf16Kind {
     pack_bf16<V>(x, columns, steps, to, [](typename V::Vec v) { return v; });
   }
 
-  /// Panels are padded to whole tiles.
-  static std::size_t tail_bytes(std::size_t /*k*/) { return 0; }
-
   template <int C, int A, int B>
   static inline __attribute__((always_inline)) void multiply(T& tiles) {
     tiles.template multiply_bf16<C, A, B>();
@@ -84,23 +80,12 @@ template <class V, class T>
 struct Int8DynamicKind {
   static constexpr std::size_t kVnniRows = 3;  ///< of the family beneath
   static constexpr std::size_t kStepK = 64;
-  static constexpr std::size_t kHeaderBytes = kByteHeaderBytes;
   static constexpr std::size_t kMadeOf = kTileBytes;
   static constexpr bool kWholeSteps = false;
   static constexpr bool kHeaders = false;
   using Lines = typename Bf16Kind<V, T>::Lines;
 
   static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
-
-  /// The B tile of a step of which a panel has `count` k: zeros behind them.
-  static void make_last(const std::byte* panel,
-                        std::size_t step,
-                        std::size_t count,
-                        std::byte* to) {
-    const std::size_t bytes = (count + 3) / 4 * 64;
-    __builtin_memcpy(to, panel + at(step), bytes);
-    __builtin_memset(to + bytes, 0, kTileBytes - bytes);
-  }
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
     row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to);
@@ -148,11 +133,6 @@ struct Int8DynamicKind {
                                  reinterpret_cast<std::int8_t*>(to + step * kTileBytes + at));
       }
     }
-  }
-
-  /// Panels are padded to words of four k.
-  static std::size_t tail_bytes(std::size_t k) {
-    return (k % kStepK + 3) / 4 * 64;
   }
 
   template <int C, int A, int B>
@@ -218,32 +198,6 @@ struct Int8Kind : Bf16Kind<V, T> {
     }
   };
 
-  /// The B tile of a step of `panel`; asks for kMadeOf bytes at `ahead`.
-  static inline __attribute__((always_inline)) void make(const std::byte* panel,
-                                                         std::size_t step,
-                                                         const std::byte* ahead,
-                                                         std::byte* to) {
-    const Lines lines{panel, step};
-    const std::byte* from = panel + at(step);
-#pragma GCC unroll 8
-    for (std::size_t i = 0; i < kMadeOf; i += 64) {
-      __builtin_prefetch(ahead + i);
-      lines.make(from + i, to + 2 * i);
-    }
-  }
-
-  /// The last one: zeros behind `count` k.
-  static void make_last(const std::byte* panel,
-                        std::size_t step,
-                        std::size_t count,
-                        std::byte* to) {
-    const Lines lines{panel, step};
-    const std::byte* from = panel + at(step);
-    __builtin_memset(to, 0, kTileBytes);
-    for (std::size_t i = 0; i < count; i += 4)
-      lines.make(from + i * kPanel, to + 2 * i * kPanel);
-  }
-
   static typename V::Vec outputs(const LinearBlock& block,
                                  std::size_t /*row*/,
                                  std::size_t panel,
@@ -280,31 +234,6 @@ struct Int4Kind : Int8DynamicKind<V, T> {
       V::int_store(to + 64, V::scaled_bytes(V::high_nibbles(raw), step, offset));
     }
   };
-
-  /// As of Int8Kind.
-  static inline __attribute__((always_inline)) void make(const std::byte* panel,
-                                                         std::size_t step,
-                                                         const std::byte* ahead,
-                                                         std::byte* to) {
-    const Lines lines(panel, step);
-    const std::byte* from = panel + at(step);
-#pragma GCC unroll 8
-    for (std::size_t i = 0; i < kMadeOf; i += 64) {
-      __builtin_prefetch(ahead + i);
-      lines.make(from + i, to + 2 * i);
-    }
-  }
-
-  static void make_last(const std::byte* panel,
-                        std::size_t step,
-                        std::size_t count,
-                        std::byte* to) {
-    const Lines lines(panel, step);
-    const std::byte* from = panel + at(step);
-    __builtin_memset(to, 0, kTileBytes);
-    for (std::size_t i = 0; i < count; i += 8)
-      lines.make(from + i * kPanel / 2, to + i * kPanel);
-  }
 };
 
 /// What goes to tiles, or to vectors with their bits; everything else is for the family beneath.

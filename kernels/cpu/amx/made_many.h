@@ -14,7 +14,7 @@ class MadeMany {
   /// The rows are packed already.
   explicit MadeMany(const LinearBlock& block)
       : block_(block),
-        steps_((block.k + W::kStepK - 1) / W::kStepK),
+        steps_(Tiles::steps(block.k)),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),
@@ -35,6 +35,7 @@ class MadeMany {
 
  private:
   using Vec = typename V::Vec;
+  using Tiles = PanelTiles<V, W>;
 
   static constexpr std::size_t kCutSteps = W::kCutSteps;
   static constexpr std::size_t kPanelMade = kCutSteps * kTileBytes;
@@ -44,6 +45,13 @@ class MadeMany {
   static constexpr std::size_t kWaitingAt = kSumsAt + kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kMadeAt = kWaitingAt + 4 * kTileBytes;
   static_assert(kMadeAt + 2 * kPanelMade <= kTilesRoom);
+
+  /// Rows of one tile, and one panel.
+  struct TilePanel {
+    std::size_t row;
+    std::size_t rows;
+    std::size_t panel;
+  };
 
   /// C tiles that are to become outputs.
   struct Waiting {
@@ -86,9 +94,9 @@ class MadeMany {
         const std::size_t at = first + step;
         const std::size_t left = block_.k - at * W::kStepK;
         if (left >= W::kStepK) {
-          W::make(from, at, from + W::at(at) + kMakeAhead, to);
+          Tiles::make(from, at, from + W::at(at) + kMakeAhead, to);
         } else {
-          W::make_last(from, at, left, to);
+          Tiles::make_last(from, at, left, to);
         }
       }
     }

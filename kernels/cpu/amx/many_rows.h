@@ -94,15 +94,12 @@ class ManyOutputs {
     return (row + 1) % kTileHeight == 0 ? tile_step_ - (kTileHeight - 1) * row_step_ : row_step_;
   }
 
-  /// One row and panel, where it is simple.
+  /// One row and panel, where it is simple. Asks for those of a later row.
   inline __attribute__((always_inline)) void put(std::byte* to,
                                                  std::size_t panel,
                                                  typename V::Vec sum) const {
-    ask(to);
-    auto* y = reinterpret_cast<float*>(to);
-    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
-    if (block_.accumulate) sum = V::add(sum, V::load(y));
-    store(y, sum);
+    ask(to + ahead_);
+    set(to, panel, sum);
   }
 
   /// silu(gate) * up.
@@ -110,7 +107,30 @@ class ManyOutputs {
                                                        std::size_t panel,
                                                        typename V::Vec gate,
                                                        typename V::Vec up) const {
-    ask(to);
+    ask(to + ahead_);
+    set_gated(to, panel, gate, up);
+  }
+
+  /// Stores to lines that are far away would hold up everything behind them.
+  inline __attribute__((always_inline)) void ask(const std::byte* to) const {
+    if (!streams_) __builtin_prefetch(to, 1);
+  }
+
+  /// The same as `put`, of what was asked for.
+  inline __attribute__((always_inline)) void set(std::byte* to,
+                                                 std::size_t panel,
+                                                 typename V::Vec sum) const {
+    auto* y = reinterpret_cast<float*>(to);
+    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
+    if (block_.accumulate) sum = V::add(sum, V::load(y));
+    store(y, sum);
+  }
+
+  /// As of `put_gated`.
+  inline __attribute__((always_inline)) void set_gated(std::byte* to,
+                                                       std::size_t panel,
+                                                       typename V::Vec gate,
+                                                       typename V::Vec up) const {
     if (block_.bias != nullptr) {
       gate = V::add(gate, V::load(block_.bias + panel * kPanel));
       up = V::add(up, V::load(block_.bias + (panel + up_) * kPanel));
@@ -132,10 +152,6 @@ class ManyOutputs {
   /// Rows whose outputs are asked for before they are made: some steps' time. Many more would push
   /// each other out of the first level, since rows lie a power of 2 apart.
   static constexpr std::size_t kRowsAhead = 6;
-
-  inline __attribute__((always_inline)) void ask(const std::byte* to) const {
-    if (!streams_) __builtin_prefetch(to + ahead_, 1);
-  }
 
   inline __attribute__((always_inline)) void store(float* y, typename V::Vec value) const {
     if (streams_) {
@@ -383,7 +399,7 @@ class ManyRows {
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
-    return block_.weight + panel * block_.panel_bytes + W::kHeaderBytes + step * kTileBytes;
+    return block_.weight + panel * block_.panel_bytes + W::at(step);
   }
 
   const LinearBlock& block_;

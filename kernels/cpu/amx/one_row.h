@@ -34,7 +34,7 @@ class OneRow {
 
  private:
   static constexpr std::size_t kStepK = W::kStepK;
-  static constexpr std::size_t kStepLines = W::kMadeOf / 64;
+  static constexpr std::size_t kStepLines = PanelTiles<V, W>::kLines;
   static_assert(kStepLines * 2 == kStepK, "a line is a pair of k");
   static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
   /// Panels side by side: four streams are read fastest.
@@ -46,7 +46,7 @@ class OneRow {
 
   explicit OneRow(const LinearBlock& block)
       : block_(block),
-        steps_((block.k + kStepK - 1) / kStepK),
+        steps_(PanelTiles<V, W>::steps(block.k)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),
         x_(reinterpret_cast<float*>(base_ + kXAt)),
         sums_(reinterpret_cast<float*>(base_ + kSumsAt)) {}

@@ -5,8 +5,8 @@
 // lines of four panels to B tiles in the first level of caches (or make B tiles of them, where a
 // weight is smaller in memory), two steps along k before they are loaded, since a tile load right
 // behind the stores of its tile waits for them. One tile of rows has a C tile for each of the four
-// panels. Two tiles of rows take turns every two steps, and their sums wait
-// in memory meanwhile. Outputs are made beside the products of the next four panels.
+// panels. Two tiles of rows take turns every two steps, and their sums wait in memory meanwhile.
+// Outputs are made beside the products of the next four panels.
 //
 // Order of sums of one output: that of the tile unit over k, whatever the rows and panels.
 // Bound: memory bandwidth. Two threads of a Granite Rapids: 33 GB/s, where tile loads from memory
@@ -33,6 +33,8 @@ class SomeRows {
   }
 
  private:
+  using Tiles = PanelTiles<V, W>;
+
   static constexpr std::size_t kPanels = 4;
   /// Steps that B tiles are brought before their products, and for which there is room.
   static constexpr std::size_t kBroughtSteps = 2;
@@ -40,15 +42,15 @@ class SomeRows {
   static constexpr std::size_t kStepBytes = kPanels * kTileBytes;
   /// Lines are asked for a tile's worth of memory before they are brought.
   static constexpr std::size_t kAheadSteps = kTileBytes / W::kMadeOf;
-  static constexpr std::size_t kLines = W::kMadeOf / 64;
-  static constexpr std::size_t kRowsOfLine = kTileHeight / kLines;
+  /// Lines of a panel that are brought at a time.
+  static constexpr std::size_t kQuarterLines = Tiles::kLines / 4;
   /// Scratch: x; sums of four panels, twice; B tiles.
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kSumsBytes = 2 * kStepBytes;
   static constexpr std::size_t kBroughtAt = kSumsAt + 2 * kSumsBytes;
   static_assert(kBroughtAt + kRoomSteps * kStepBytes <= kTilesRoom);
-  /// Rows whose outputs are asked for before they are made: stores to lines that are far away would
-  /// hold up everything behind them.
+
+  /// Rows whose outputs are asked for before they are made.
   static constexpr std::size_t kOutputsAhead = 4;
 
   /// Four panels: the first one, and bytes from it to the second and to the third; the fourth is as
@@ -73,14 +75,12 @@ class SomeRows {
   explicit SomeRows(const LinearBlock& block)
       : block_(block),
         gated_(block.up != nullptr),
-        steps_((block.k + W::kStepK - 1) / W::kStepK),
+        steps_(Tiles::steps(block.k)),
         step_rows_((block.rows + steps_ - 1) / steps_),
-        last_count_(W::kWholeSteps ? 0 : block.k % W::kStepK),
+        last_count_(Tiles::last_count(block.k)),
         height_(tile_height<V>(block)),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)),
-        streams_(!gated_ && block.y_rows == nullptr && block.row_scale == nullptr &&
-                 streams_outputs(block)),
         outputs_(block) {}
 
   template <int M>
@@ -104,14 +104,14 @@ class SomeRows {
       turn = 1 - turn;
     }
     settle(block_.rows);
-    if (streams_) V::end_streams();
+    outputs_.end();
     tiles_.release();
   }
 
-  /// One shape for the whole block. C is 0 to 3, A 4 and 5, B 6 and 7.
+  /// One shape for the whole block. C is 0 to 3, A 4, B 6 and 7.
   void configure() {
     TileConfig config = whole_tiles();
-    for (std::size_t tile = 0; tile < 6; ++tile)
+    for (std::size_t tile = 0; tile <= 4; ++tile)
       config.rows[tile] = static_cast<std::uint8_t>(height_);
     tiles_.configure(config);
   }
@@ -120,20 +120,18 @@ class SomeRows {
   [[nodiscard]] Four four_at(std::size_t panel) const {
     const auto next = static_cast<std::ptrdiff_t>(block_.panel_bytes);
     const std::size_t left = panel < block_.panel_end ? block_.panel_end - panel : 0;
+    const std::size_t most = gated_ ? 2 : kPanels;
     Four four = {.first = Linear<V>::panels_behind(block_, panel),
-                 .second = next,
+                 .second = left == 1 ? 0 : next,
                  .third = 2 * next,
                  .panel = panel,
-                 .panels = left};
+                 .panels = left < most ? left : most};
     if (gated_) {
       four.third = static_cast<std::ptrdiff_t>(panels_apart(block_));
-      if (left == 1) four.second = 0;
-      if (left > 2) four.panels = 2;
-    } else {
-      if (left == 3) four.third = next;
-      if (left == 2 || left == 1) four.third = 0;
-      if (left == 1) four.second = 0;
-      if (left > kPanels) four.panels = kPanels;
+    } else if (left == 1 || left == 2) {
+      four.third = 0;
+    } else if (left == 3) {
+      four.third = next;
     }
     return four;
   }
@@ -160,7 +158,7 @@ class SomeRows {
     if (bringing_.panels == 0) return;
     if (last_count_ == 0 || step_ + 1 < steps_) {
       bring_lines<Quarter>();
-    } else if constexpr (Quarter == 0 && !W::kWholeSteps) {
+    } else if constexpr (Quarter == 0) {
       bring_last<0>();
       bring_last<1>();
       bring_last<2>();
@@ -177,11 +175,11 @@ class SomeRows {
 
   template <int Quarter>
   inline __attribute__((always_inline)) void bring_lines() {
-    constexpr std::size_t kCount = kLines / 4;
+    constexpr std::size_t kFirst = Quarter * kQuarterLines;
     const bool inside = step_ + kAheadSteps < steps_;
     const std::size_t ahead = inside ? step_ + kAheadSteps : step_ + kAheadSteps - steps_;
     const Four& asked = inside ? bringing_ : then_;
-    const std::byte* ask = asked.first + W::at(ahead) + Quarter * kCount * 64;
+    const std::byte* ask = asked.first + W::at(ahead) + kFirst * 64;
     const std::byte* from[4];
     const std::byte* asks[4];
     each_panel([&]<int P>() {
@@ -193,15 +191,14 @@ class SomeRows {
     if constexpr (W::kHeaders && Quarter == 0) {
       if (ahead % 4 == 0) each_panel([&]<int P>() { __builtin_prefetch(asks[P] - 64); });
     }
-    const std::size_t at = W::at(step_) + Quarter * kCount * 64;
-    std::byte* to = room(brought_) + Quarter * kCount * kRowsOfLine * kTileRowBytes;
+    const std::size_t at = W::at(step_) + kFirst * 64;
+    std::byte* to = room(brought_) + kFirst * Tiles::kLineBytes;
 #pragma GCC unroll 4
-    for (std::size_t line = 0; line < kCount; ++line) {
+    for (std::size_t line = 0; line < kQuarterLines; ++line) {
       each_panel([&]<int P>() __attribute__((always_inline)) {
         __builtin_prefetch(asks[P] + line * 64);
-        lines[P].make(from[P] + at + line * 64,
-                      to + P * kTileBytes + line * kRowsOfLine * kTileRowBytes);
-        __asm__ volatile("" ::: "memory");
+        lines[P].make(from[P] + at + line * 64, to + P * kTileBytes + line * Tiles::kLineBytes);
+        __asm__ volatile("" ::: "memory");  // the order is what counts
       });
     }
   }
@@ -209,10 +206,10 @@ class SomeRows {
   /// The last step of panel P, where k ends within it.
   template <int P>
   void bring_last() {
-    W::make_last(bringing_.first + offset<P>(bringing_),
-                 step_,
-                 last_count_,
-                 room(brought_) + P * kTileBytes);
+    Tiles::make_last(bringing_.first + offset<P>(bringing_),
+                     step_,
+                     last_count_,
+                     room(brought_) + P * kTileBytes);
   }
 
   template <class Fn>
@@ -318,10 +315,12 @@ class SomeRows {
   }
 
   inline __attribute__((always_inline)) void settle_gated(std::size_t row, const std::byte* sums) {
-    for (std::size_t n = 0; n < waiting_.four.panels; ++n) {
-      const std::size_t panel = waiting_.four.panel + n;
+    const Four& four = waiting_.four;
+    ask_outputs(row);
+    for (std::size_t n = 0; n < four.panels; ++n) {
+      const std::size_t panel = four.panel + n;
       const std::byte* gate = sums + n * kTileBytes;
-      outputs_.put_gated(outputs_.at(row, panel),
+      outputs_.set_gated(outputs_.at(row, panel),
                          panel,
                          W::outputs(block_, row, panel, gate),
                          W::outputs(block_, row, panel + outputs_.up(), gate + 2 * kTileBytes));
@@ -330,26 +329,26 @@ class SomeRows {
 
   inline __attribute__((always_inline)) void settle_plain(std::size_t row, const std::byte* sums) {
     const Four& four = waiting_.four;
-    if (!streams_ && row + kOutputsAhead < block_.rows) {
-      const float* y = Linear<V>::y_row(block_, row + kOutputsAhead) + four.panel * kPanel;
-      for (std::size_t n = 0; n < four.panels; ++n)
-        __builtin_prefetch(y + n * kPanel, 1);
-    }
+    const bool simple = outputs_.simple(four.panel, four.panels);
+    if (simple) ask_outputs(row);
     for (std::size_t n = 0; n < four.panels; ++n) {
       const std::size_t panel = four.panel + n;
       // Of three panels the second one is there twice.
       const std::size_t at = four.panels == 3 && n == 2 ? 3 : n;
-      put(row, panel, W::outputs(block_, row, panel, sums + at * kTileBytes));
+      const typename V::Vec sum = W::outputs(block_, row, panel, sums + at * kTileBytes);
+      if (simple) {
+        outputs_.set(outputs_.at(row, panel), panel, sum);
+      } else {
+        Linear<V>::finish(block_, row, panel, sum);
+      }
     }
   }
 
-  inline __attribute__((always_inline)) void put(std::size_t row,
-                                                 std::size_t panel,
-                                                 typename V::Vec sum) {
-    if (!streams_ || (panel + 1) * kPanel > block_.n)
-      return Linear<V>::finish(block_, row, panel, sum);
-    if (block_.bias != nullptr) sum = V::add(sum, V::load(block_.bias + panel * kPanel));
-    V::stream(Linear<V>::y_row(block_, row) + panel * kPanel, sum);
+  /// For those of a row behind `row`, if there is one.
+  inline __attribute__((always_inline)) void ask_outputs(std::size_t row) const {
+    if (row + kOutputsAhead >= block_.rows) return;
+    for (std::size_t n = 0; n < waiting_.four.panels; ++n)
+      outputs_.ask(outputs_.at(row + kOutputsAhead, waiting_.four.panel + n));
   }
 
   const LinearBlock& block_;
@@ -360,7 +359,6 @@ class SomeRows {
   std::size_t height_;      ///< of tiles of rows: 16, or the rows where they are fewer
   const std::byte* rows_;   ///< A tiles
   std::byte* base_;         ///< scratch
-  bool streams_;            ///< outputs, past the caches
   Four bringing_{};
   Four then_{};              ///< behind `bringing_`
   std::size_t step_ = 0;     ///< that is brought next

@@ -58,17 +58,53 @@ std::size_t tile_height(const LinearBlock& block) {
   return block.rows < kTileHeight && !comes_packed<V>(block) ? block.rows : kTileHeight;
 }
 
-/// Rows of one tile, and one panel.
-struct TilePanel {
-  std::size_t row;
-  std::size_t rows;
-  std::size_t panel;
+/// B tiles of panels of a kind of weights.
+template <class V, class W>
+struct PanelTiles {
+  static constexpr std::size_t kLines = W::kMadeOf / 64;  ///< of memory, for a tile
+  static constexpr std::size_t kRowsOfLine = kTileHeight / kLines;
+  static constexpr std::size_t kLineBytes = kRowsOfLine * kTileRowBytes;  ///< that it becomes
+
+  static constexpr std::size_t steps(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
+
+  /// k of the last step, where panels end within it; else 0.
+  static constexpr std::size_t last_count(std::size_t k) {
+    return W::kWholeSteps ? 0 : k % W::kStepK;
+  }
+
+  /// The tile of a step of `panel`; asks for as much at `ahead`.
+  static inline __attribute__((always_inline)) void make(const std::byte* panel,
+                                                         std::size_t step,
+                                                         const std::byte* ahead,
+                                                         std::byte* to) {
+    const typename W::Lines lines{panel, step};
+    const std::byte* from = panel + W::at(step);
+#pragma GCC unroll 8
+    for (std::size_t line = 0; line < kLines; ++line) {
+      __builtin_prefetch(ahead + line * 64);
+      lines.make(from + line * 64, to + line * kLineBytes);
+    }
+  }
+
+  /// That of a step of which the panel has `count` k: zeros behind them.
+  static void make_last(const std::byte* panel,
+                        std::size_t step,
+                        std::size_t count,
+                        std::byte* to) {
+    constexpr std::size_t kLineK = W::kStepK / kLines;
+    const typename W::Lines lines{panel, step};
+    const std::byte* from = panel + W::at(step);
+    __builtin_memset(to, 0, kTileBytes);
+    for (std::size_t line = 0; line * kLineK < count; ++line)
+      lines.make(from + line * 64, to + line * kLineBytes);
+  }
 };
 
 template <class V, class T, template <class, class> class Kind>
 class TileLinear {
   using W = Kind<V, T>;
   using Many = ManyRows<V, T, W>;
+  using Tiles = PanelTiles<V, W>;
 
  public:
   /// More rows than two tiles, which are packed already.
@@ -82,7 +118,7 @@ class TileLinear {
   /// Rows that a block may have: as many as fit beside what else the second level of caches holds,
   /// whole pairs of tiles if it is more than one.
   static std::size_t most_rows(std::size_t k) {
-    const std::size_t row_bytes = steps_of(k) * kTileRowBytes;
+    const std::size_t row_bytes = Tiles::steps(k) * kTileRowBytes;
     if (row_bytes * kMostTileRows <= kRowsBytes) return kMostTileRows;
     const std::size_t fit = kRowsBytes / row_bytes;
     return fit >= 2 * kTileHeight ? fit / (2 * kTileHeight) * (2 * kTileHeight)
@@ -109,14 +145,12 @@ class TileLinear {
 
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
-        steps_(steps_of(block.k)),
+        steps_(Tiles::steps(block.k)),
         height_(tile_height<V>(block)),
         row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
-        tail_bytes_(W::tail_bytes(block.k)),
+        last_count_(Tiles::last_count(block.k)),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}
-
-  static std::size_t steps_of(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
 
   /// Rows [begin, end) of x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind
   /// the last row.
@@ -155,7 +189,7 @@ class TileLinear {
     tiles_.configure(whole_tiles());  // C is 0 to 3, A 4 and 5, B 6 and 7
     const ManyRowsRoom room = {.x = rows_,
                                .waiting = base_ + kWaitingAt,
-                               .tail = tail_bytes_ == 0 ? nullptr : base_ + kTailAt};
+                               .tail = last_count_ == 0 ? nullptr : base_ + kTailAt};
     Many many(block_, steps_, room, tiles_);
     // A tiles of rows_in_parts alone take more of the second level than kRowsBytes.
     const std::size_t parts = (row_tiles_ * steps_ * kTileBytes + kRowsBytes - 1) / kRowsBytes;
@@ -182,42 +216,42 @@ class TileLinear {
     };
     std::size_t panel = block_.panel_begin;
     for (; panel + step <= block_.panel_end; panel += step) {
-      if (tail_bytes_ != 0) {
-        copy_tail(b_tile(panel, steps_ - 1), 0);
-        copy_tail(block_.up == nullptr ? b_tile(panel + 1, steps_ - 1)
-                                       : b_tile(panel, steps_ - 1) + (block_.up - block_.weight),
-                  1);
+      if (last_count_ != 0) {
+        make_last(panel_at(panel), 0);
+        make_last(panel_at(panel) + panels_apart(block_), 1);
       }
       many.template run<2>(panel, part, sums, next(panel + step));
       sums += sums_apart;
     }
     if (panel < block_.panel_end) {
-      if (tail_bytes_ != 0) copy_tail(b_tile(panel, steps_ - 1), 0);
+      if (last_count_ != 0) make_last(panel_at(panel), 0);
       many.template run<1>(panel, part, sums, next(panel + 1));
     }
   }
 
-  /// A last B tile, zeros behind what its panel holds.
-  void copy_tail(const std::byte* from, std::size_t n) {
-    std::byte* to = base_ + kTailAt + n * kTileBytes;
-    __builtin_memcpy(to, from, tail_bytes_);
-    __builtin_memset(to + tail_bytes_, 0, kTileBytes - tail_bytes_);
+  /// The last B tile of the N-th panel of a pass.
+  void make_last(const std::byte* panel, std::size_t n) {
+    Tiles::make_last(panel, steps_ - 1, last_count_, base_ + kTailAt + n * kTileBytes);
   }
 
   /// B tiles of the panels that are read when those before `panel` are done.
   [[nodiscard]] const std::byte* behind(std::size_t panel) const {
-    return Linear<V>::panels_behind(block_, panel) + W::kHeaderBytes;
+    return Linear<V>::panels_behind(block_, panel) + W::at(0);
+  }
+
+  [[nodiscard]] const std::byte* panel_at(std::size_t panel) const {
+    return block_.weight + panel * block_.panel_bytes;
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
-    return block_.weight + panel * block_.panel_bytes + W::kHeaderBytes + step * kTileBytes;
+    return panel_at(panel) + W::at(step);
   }
 
   const LinearBlock& block_;
   std::size_t steps_;
   std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
   std::size_t row_tiles_;
-  std::size_t tail_bytes_;  ///< of a panel's last B tile, where it is not whole; else 0
+  std::size_t last_count_;  ///< k of the last step, where panels end within it; else 0
   std::byte* rows_;         ///< A tiles
   std::byte* base_;         ///< scratch
   T tiles_;
