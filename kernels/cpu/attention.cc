@@ -4,6 +4,8 @@
 #include "kernels/cpu/tasks.h"
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 
 namespace tandem::kernels {
 namespace {
@@ -64,77 +66,185 @@ TileShape tile_shape(const AttentionArgs& args, std::size_t rows, std::size_t th
   return {.tokens = 1, .kv_heads = kv_heads, .heads = heads};
 }
 
+// One op in tasks: some tokens with some kv heads, or some query heads of one.
+class AttentionTasks {
+ public:
+  AttentionTasks(const AttentionArgs& args, const cpu::Kernels& kernels, ThreadPool& pool)
+      : args_(args),
+        kernels_(kernels),
+        pool_(pool),
+        dense_(args.heads * args.kv.head_dim),
+        q_stride_(stride_or(args.q_stride, dense_)),
+        group_(args.heads / args.kv.kv_heads),
+        shape_(tile_shape(args, rows_of(args, kernels), pool.thread_count())),
+        head_tiles_((group_ + shape_.heads - 1) / shape_.heads),
+        columns_((args.kv.kv_heads + shape_.kv_heads - 1) / shape_.kv_heads * head_tiles_),
+        token_tiles_((args.batch.tokens + shape_.tokens - 1) / shape_.tokens) {}
+
+  void run() {
+    if (shape_.tokens == 1) return run_tokens();
+    pool_.parallel_for(count(),
+                       [&](std::size_t task, std::size_t worker) { run_task(task, worker); });
+  }
+
+ private:
+  class Turns;
+
+  static std::size_t rows_of(const AttentionArgs& args, const cpu::Kernels& kernels) {
+    if (kernels.attention_rows == nullptr) return cpu::kTileRows;
+    return kernels.attention_rows(args.kv.dtype, args.kv.head_dim);
+  }
+
+  [[nodiscard]] std::size_t count() const { return token_tiles_ * columns_; }
+
+  // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
+  // a big one.
+  [[nodiscard]] std::size_t first_token(std::size_t task) const {
+    return (token_tiles_ - 1 - task / columns_) * shape_.tokens;
+  }
+
+  // Tokens of one sequence.
+  [[nodiscard]] cpu::AttentionTile tile(std::size_t task,
+                                        std::size_t begin,
+                                        std::size_t end,
+                                        std::size_t worker) const {
+    const KvLayer& kv = args_.kv;
+    const std::size_t kv_head = task % columns_ / head_tiles_ * shape_.kv_heads;
+    const std::size_t head_in_group = task % columns_ % head_tiles_ * shape_.heads;
+    const std::size_t column = (kv_head * group_ + head_in_group) * kv.head_dim;
+    const std::size_t heads = std::min(shape_.heads, group_ - head_in_group);
+    const std::size_t kv_heads = std::min(shape_.kv_heads, kv.kv_heads - kv_head);
+    const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
+    const std::size_t out_stride = stride_or(args_.out_stride, dense_);
+    const bool packed = args_.out_packed != nullptr;
+    std::byte* scratch = pool_.scratch(worker);
+    auto* room = reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes - cpu::kAttentionOut);
+    return {.q = args_.q + begin * q_stride_ + column,
+            .q_stride = q_stride_,
+            .out = packed ? room : args_.out + begin * out_stride + column,
+            .out_stride = packed ? heads * kv_heads * kv.head_dim : out_stride,
+            .position = args_.batch.position + begin,
+            .tokens = end - begin,
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .pages = args_.batch.sequences[args_.batch.sequence[begin]].pages,
+            .keys = cpu::kv_head_base(kv, kv_head),
+            .kv_head_stride = kv.page_size * row_bytes,
+            .value_offset = kv.layer_bytes() / 2,
+            .page_stride_bytes = kv.page_stride_bytes,
+            .row_bytes = row_bytes,
+            .page_size = kv.page_size,
+            .head_dim = kv.head_dim,
+            .dtype = kv.dtype,
+            .scale = args_.scale,
+            .window = args_.window,
+            .scratch = scratch};
+  }
+
+  void compute(const cpu::AttentionTile& tile) const {
+    kernels_.attention(tile);
+    if (args_.out_packed == nullptr) return;
+    const auto from = static_cast<std::size_t>(tile.q - args_.q);
+    kernels_.pack_part({.x = tile.out,
+                        .x_stride = tile.out_stride,
+                        .rows = tile.tokens,
+                        .columns = tile.out_stride,
+                        .to = args_.out_packed,
+                        .k = dense_,
+                        .row = from / q_stride_,
+                        .column = from % q_stride_});
+  }
+
+  void run_task(std::size_t task, std::size_t worker) const {
+    const std::size_t first = first_token(task);
+    const std::size_t last = std::min(first + shape_.tokens, args_.batch.tokens);
+    for (std::size_t begin = first; begin < last;) {
+      std::size_t end = begin + 1;
+      while (end < last && args_.batch.sequence[end] == args_.batch.sequence[begin])
+        ++end;
+      compute(tile(task, begin, end, worker));
+      begin = end;
+    }
+  }
+
+  void run_tokens();
+
+  const AttentionArgs& args_;
+  const cpu::Kernels& kernels_;
+  ThreadPool& pool_;
+  std::size_t dense_;  // floats of a token
+  std::size_t q_stride_;
+  std::size_t group_;  // query heads of a kv head
+  TileShape shape_;
+  std::size_t head_tiles_;
+  std::size_t columns_;
+  std::size_t token_tiles_;
+};
+
+// The tasks of one token that a thread has, one after the other. A kernel may claim the next one
+// before it is done with this one.
+class AttentionTasks::Turns : private cpu::NextTile {
+ public:
+  // `first`, and then what is left from `unclaimed` on.
+  Turns(const AttentionTasks& tasks,
+        std::size_t first,
+        std::size_t worker,
+        std::atomic<std::size_t>& unclaimed)
+      : cpu::NextTile{.claim = &claim_next}, tasks_(tasks), worker_(worker), unclaimed_(unclaimed) {
+    begin(first, &tile_);
+  }
+
+  // Null when there are no more.
+  [[nodiscard]] const cpu::AttentionTile* tile() const { return tile_ ? &*tile_ : nullptr; }
+
+  void go_on() {
+    if (!claimed_) claim_next(*this);
+    claimed_ = false;
+    tile_ = next_;
+  }
+
+ private:
+  void begin(std::size_t task, std::optional<cpu::AttentionTile>* tile) {
+    const std::size_t token = tasks_.first_token(task);
+    *tile = tasks_.tile(task, token, token + 1, worker_);
+    (*tile)->next = this;
+  }
+
+  static const cpu::AttentionTile* claim_next(cpu::NextTile& next) {
+    auto& self = static_cast<Turns&>(next);
+    self.claimed_ = true;
+    self.next_.reset();
+    const std::size_t task = self.unclaimed_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= self.tasks_.count()) return nullptr;
+    self.begin(task, &self.next_);
+    return &*self.next_;
+  }
+
+  const AttentionTasks& tasks_;
+  std::size_t worker_;
+  std::atomic<std::size_t>& unclaimed_;
+  bool claimed_ = false;
+  std::optional<cpu::AttentionTile> tile_;
+  std::optional<cpu::AttentionTile> next_;
+};
+
+void AttentionTasks::run_tokens() {
+  const std::size_t threads = std::min(count(), pool_.thread_count());
+  std::atomic<std::size_t> unclaimed = threads;
+  pool_.parallel_for(threads, [&](std::size_t task, std::size_t worker) {
+    Turns turns(*this, task, worker, unclaimed);
+    while (const cpu::AttentionTile* tile = turns.tile()) {
+      compute(*tile);
+      turns.go_on();
+    }
+  });
+}
+
 }  // namespace
 
 void CpuBackend::attention(const AttentionArgs& args, ThreadPool& pool) const {
-  const KvLayer& kv = args.kv;
   if (args.batch.tokens == 0 || args.heads == 0) return;
-  const std::size_t dense = args.heads * kv.head_dim;
-  const std::size_t group = args.heads / kv.kv_heads;
-  const std::size_t rows = kernels_.attention_rows == nullptr
-                               ? cpu::kTileRows
-                               : kernels_.attention_rows(kv.dtype, kv.head_dim);
-  const TileShape shape = tile_shape(args, rows, pool.thread_count());
-  const std::size_t head_tiles = (group + shape.heads - 1) / shape.heads;
-  const std::size_t columns = (kv.kv_heads + shape.kv_heads - 1) / shape.kv_heads * head_tiles;
-  const std::size_t token_tiles = (args.batch.tokens + shape.tokens - 1) / shape.tokens;
-
-  const std::size_t out_stride = stride_or(args.out_stride, dense);
-  pool.parallel_for(token_tiles * columns, [&](std::size_t task, std::size_t worker) {
-    std::byte* scratch = pool.scratch(worker);
-    auto* room = reinterpret_cast<float*>(scratch + ThreadPool::kScratchBytes - cpu::kAttentionOut);
-    // The last tokens of a prompt see the most keys: they start first, so that no thread ends with
-    // a big one.
-    const std::size_t first = (token_tiles - 1 - task / columns) * shape.tokens;
-    const std::size_t last = std::min(first + shape.tokens, args.batch.tokens);
-    const std::size_t kv_head = task % columns / head_tiles * shape.kv_heads;
-    const std::size_t head_in_group = task % columns % head_tiles * shape.heads;
-    const std::size_t head = kv_head * group + head_in_group;
-    for (std::size_t begin = first; begin < last;) {
-      const std::int32_t sequence = args.batch.sequence[begin];
-      std::size_t end = begin + 1;
-      while (end < last && args.batch.sequence[end] == sequence)
-        ++end;
-      const std::size_t row_bytes = kv.head_dim * dtype_bytes(kv.dtype);
-      const std::size_t heads = std::min(shape.heads, group - head_in_group);
-      const std::size_t kv_heads = std::min(shape.kv_heads, kv.kv_heads - kv_head);
-      // Of a token.
-      const std::size_t floats = heads * kv_heads * kv.head_dim;
-      const bool packed = args.out_packed != nullptr;
-      kernels_.attention(
-          {.q = args.q + begin * stride_or(args.q_stride, dense) + head * kv.head_dim,
-           .q_stride = stride_or(args.q_stride, dense),
-           .out = packed ? room : args.out + begin * out_stride + head * kv.head_dim,
-           .out_stride = packed ? floats : out_stride,
-           .position = args.batch.position + begin,
-           .tokens = end - begin,
-           .heads = heads,
-           .kv_heads = kv_heads,
-           .pages = args.batch.sequences[sequence].pages,
-           .keys = cpu::kv_head_base(kv, kv_head),
-           .kv_head_stride = kv.page_size * row_bytes,
-           .value_offset = kv.layer_bytes() / 2,
-           .page_stride_bytes = kv.page_stride_bytes,
-           .row_bytes = row_bytes,
-           .page_size = kv.page_size,
-           .head_dim = kv.head_dim,
-           .dtype = kv.dtype,
-           .scale = args.scale,
-           .window = args.window,
-           .scratch = scratch});
-      if (packed) {
-        kernels_.pack_part({.x = room,
-                            .x_stride = floats,
-                            .rows = end - begin,
-                            .columns = floats,
-                            .to = args.out_packed,
-                            .k = dense,
-                            .row = begin,
-                            .column = head * kv.head_dim});
-      }
-      begin = end;
-    }
-  });
+  AttentionTasks(args, kernels_, pool).run();
 }
 
 }  // namespace tandem::kernels

@@ -483,7 +483,7 @@ class TileAttention {
   Sums sums_;
   Keys keys_;
   TileValues<V> values_of_;
-  KeysAhead<V> ahead_;
+  KeysAhead<V, 1> ahead_;
   Range block_{};           ///< what the tile sees of the block
   std::size_t copied_ = 0;  ///< groups of queries
   Range queries_ahead_{};   ///< rows that are to be asked for

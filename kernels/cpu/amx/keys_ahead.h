@@ -6,24 +6,34 @@
 namespace tandem::kernels::cpu {
 
 /// Lines go to the second level of caches: the first has room for few that wait, and whoever asks
-/// for more stands still. Of each block all keys, then all values, page by page, the kv heads of a
-/// page kStreams at a time: only what the tile sees. Memory is faster along several runs than along
-/// one.
-template <class V>
+/// for more stands still. Of each block all keys, then all values, page by page, only what the tile
+/// sees; a line of each of up to kMostStreams kv heads in turn: memory is faster along several runs
+/// than along one.
+template <class V, std::size_t kMostStreams>
 class KeysAhead {
  public:
-  /// Sees positions from `first` to `last`.
-  KeysAhead(const AttentionTile& tile, std::size_t first, std::size_t last)
-      : tile_(tile),
-        streams_(tile.kv_heads % kStreams == 0 && tile.kv_head_stride % kLine == 0 ? kStreams : 1),
-        heads_(tile.kv_heads / streams_),
-        last_(last),
-        limit_(last) {
-    begin_block(first);
+  /// Of a tile that sees positions from `first` to `last`.
+  KeysAhead(const AttentionTile& tile, std::size_t first, std::size_t last) {
+    enter(tile, first, last);
     aim();
   }
 
-  /// Asks for no block that begins at `limit` or later.
+  /// Of one token. It goes on with the tile that `next` claims, for `lines` of it; it begins behind
+  /// those that were asked for already.
+  void go_on(NextTile& next, std::size_t lines) {
+    next_ = &next;
+    next_lines_ = lines;
+    ask_slowly<false>(next.lines_asked / streams_);
+    next.lines_asked = 0;
+  }
+
+  /// When all is done: says how many lines of the next tile were asked for.
+  void end() {
+    if (entered_ != nullptr)
+      entered_->lines_asked = (next_lines_ / streams_ - turns_ - left_) * streams_;
+  }
+
+  /// No block that begins at `limit` or later.
   void stop_at(std::size_t limit) {
     limit_ = limit < last_ ? limit : last_;
     if (left_ == 0 && block_begin_ < limit_) aim();
@@ -32,32 +42,68 @@ class KeysAhead {
   /// For N lines.
   template <std::size_t N>
   inline __attribute__((always_inline)) void ask() {
-    if (left_ < N) {
-      if (left_ > 0) ask_slowly(N);
-      return;
+    if constexpr (kMostStreams >= 8) {
+      if (streams_ == 8) return ask_of<8, N / 8>();
     }
-#pragma GCC unroll 32
-    for (std::size_t i = 0; i < N; ++i)
-      __builtin_prefetch(next_ + i * kLine, 0, 2);
-    next_ += N * kLine;
-    left_ -= N;
-    if (left_ == 0) step();
+    if constexpr (kMostStreams >= 4) {
+      if (streams_ == 4) return ask_of<4, N / 4>();
+    }
+    if constexpr (kMostStreams >= 2) {
+      if (streams_ == 2) return ask_of<2, N / 2>();
+    }
+    ask_of<1, N>();
   }
 
  private:
   static constexpr std::size_t kLine = 64;
-  static constexpr std::size_t kStreams = 4;
-  /// Lines of a stream before the next one has its turn.
-  static constexpr std::size_t kTurn = 16;
   /// Positions whose kv heads follow each other, where a page is no limit.
   static constexpr std::size_t kStride = 32;
 
-  __attribute__((noinline)) void ask_slowly(std::size_t lines) {
-    for (; lines > 0 && left_ > 0; --lines) {
-      __builtin_prefetch(next_, 0, 2);
-      next_ += kLine;
+  /// For a line of each of kStreams kv heads, kTurns times.
+  template <std::size_t kStreams, std::size_t kTurns>
+  inline __attribute__((always_inline)) void ask_of() {
+    static_assert(kTurns > 0);
+    if (left_ < kTurns) {
+      if (left_ > 0) ask_slowly<true>(kTurns);
+      return;
+    }
+    const std::byte* from = from_;
+#pragma GCC unroll 32
+    for (std::size_t turn = 0; turn < kTurns; ++turn, from += kLine)
+      ask_each<kStreams>(from);
+    from_ = from;
+    left_ -= kTurns;
+    if (left_ == 0) step();
+  }
+
+  template <std::size_t kStreams>
+  inline __attribute__((always_inline)) void ask_each(const std::byte* from) const {
+    const std::size_t apart = tile_->kv_head_stride;
+#pragma GCC unroll 8
+    for (std::size_t stream = 0; stream < kStreams; ++stream)
+      __builtin_prefetch(from + stream * apart, 0, 2);
+  }
+
+  template <bool kAsks>
+  __attribute__((noinline)) void ask_slowly(std::size_t turns) {
+    for (; turns > 0 && left_ > 0; --turns) {
+      if (kAsks) {
+        for (std::size_t stream = 0; stream < streams_; ++stream)
+          __builtin_prefetch(from_ + stream * tile_->kv_head_stride, 0, 2);
+      }
+      from_ += kLine;
       if (--left_ == 0) step();
     }
+  }
+
+  void enter(const AttentionTile& tile, std::size_t first, std::size_t last) {
+    tile_ = &tile;
+    streams_ = tile.kv_head_stride % kLine == 0 ? kMostStreams : 1;
+    while (tile.kv_heads % streams_ != 0)
+      streams_ /= 2;
+    last_ = last;
+    limit_ = last;
+    begin_block(first);
   }
 
   void begin_block(std::size_t position) {
@@ -71,17 +117,14 @@ class KeysAhead {
 
   /// To the next lines, if there are any.
   __attribute__((noinline)) void step() {
-    if (++stream_ < streams_) return turn();
-    stream_ = 0;
-    line_ += kTurn;
-    if (line_ < lines_) return turn();
-    if (++head_ == heads_) {
+    head_ += streams_;
+    if (head_ == tile_->kv_heads) {
       head_ = 0;
       begin_ = end_;
       if (begin_ == block_end_) {
         if (values_) {
           begin_block(block_end_);
-          if (block_begin_ >= limit_) return;
+          if (block_begin_ >= limit_) return enter_next();
         } else {
           values_ = true;
           begin_ = block_begin_;
@@ -91,45 +134,55 @@ class KeysAhead {
     aim();
   }
 
+  /// One tile more, and not wholly.
+  void enter_next() {
+    if (next_ == nullptr) return;
+    NextTile& next = *next_;
+    next_ = nullptr;
+    const AttentionTile* tile = next.claim(next);
+    if (tile == nullptr) return;
+    const auto end = static_cast<std::size_t>(*tile->position) + 1;
+    const auto window = static_cast<std::size_t>(tile->window);
+    enter(*tile, window != 0 && end > window ? end - window : 0, end);
+    turns_ = next_lines_ / streams_;
+    entered_ = &next;
+    aim();
+  }
+
   void aim() {
-    const std::size_t page = begin_ / tile_.page_size;
-    const std::size_t slot = begin_ % tile_.page_size;
-    const std::size_t page_end = begin_ - slot + tile_.page_size;
+    const AttentionTile& tile = *tile_;
+    const std::size_t page = begin_ / tile.page_size;
+    const std::size_t slot = begin_ % tile.page_size;
+    const std::size_t page_end = begin_ - slot + tile.page_size;
     const std::size_t stride_end = begin_ / kStride * kStride + kStride;
     end_ = page_end < stride_end ? page_end : stride_end;
     end_ = end_ < block_end_ ? end_ : block_end_;
     const std::byte* from =
-        tile_.keys + static_cast<std::size_t>(tile_.pages[page]) * tile_.page_stride_bytes +
-        slot * tile_.row_bytes + head_ * tile_.kv_head_stride + (values_ ? tile_.value_offset : 0);
+        tile.keys + static_cast<std::size_t>(tile.pages[page]) * tile.page_stride_bytes +
+        slot * tile.row_bytes + head_ * tile.kv_head_stride + (values_ ? tile.value_offset : 0);
     const std::size_t shift = reinterpret_cast<std::uintptr_t>(from) % kLine;
     from_ = from - shift;
-    lines_ = (shift + (end_ - begin_) * tile_.row_bytes + kLine - 1) / kLine;
-    line_ = 0;
-    turn();
+    left_ = (shift + (end_ - begin_) * tile.row_bytes + kLine - 1) / kLine;
+    left_ = left_ < turns_ ? left_ : turns_;
+    turns_ -= left_;
   }
 
-  void turn() {
-    next_ = from_ + stream_ * heads_ * tile_.kv_head_stride + line_ * kLine;
-    left_ = lines_ - line_ < kTurn ? lines_ - line_ : kTurn;
-  }
-
-  const AttentionTile& tile_;
-  std::size_t streams_;
-  std::size_t heads_;  ///< of a stream, one after the other
-  std::size_t last_;
-  std::size_t limit_;
+  const AttentionTile* tile_ = nullptr;
+  NextTile* next_ = nullptr;     ///< until its tile is entered
+  NextTile* entered_ = nullptr;  ///< whose tile this is
+  std::size_t next_lines_ = 0;
+  std::size_t turns_ = ~std::size_t{0};  ///< behind those that are left of the run
+  std::size_t streams_ = 1;              ///< kv heads that take turns
+  std::size_t last_ = 0;
+  std::size_t limit_ = 0;
   std::size_t block_begin_ = 0;
   std::size_t block_end_ = 0;
   std::size_t begin_ = 0;  ///< positions of the run
   std::size_t end_ = 0;
-  std::size_t head_ = 0;
+  std::size_t head_ = 0;  ///< the first of those that take turns
   bool values_ = false;
-  const std::byte* from_ = nullptr;  ///< the first stream's run
-  std::size_t lines_ = 0;            ///< of a run
-  std::size_t line_ = 0;             ///< of a run, where all streams have their turn
-  std::size_t stream_ = 0;
-  const std::byte* next_ = nullptr;
-  std::size_t left_ = 0;  ///< lines of the turn
+  const std::byte* from_ = nullptr;  ///< of that head
+  std::size_t left_ = 0;             ///< lines of each head's run
 };
 
 }  // namespace tandem::kernels::cpu

@@ -26,6 +26,8 @@ class TokenAttention {
       part.out += head * tile.heads * tile.head_dim;
       part.keys += head * tile.kv_head_stride;
       part.kv_heads = tile.kv_heads - head < most ? tile.kv_heads - head : most;
+      // Whoever asks for the next tile's lines begins with its first part.
+      if (most < tile.kv_heads) part.next = nullptr;
       TokenAttention(part).run_all();
     }
   }
@@ -40,8 +42,8 @@ class TokenAttention {
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
-  /// Bytes between asking for keys or values and their use.
-  static constexpr std::size_t kAheadBytes = 32 * 1024;
+  /// Positions between asking for keys or values and their use: a step of values takes so many.
+  static constexpr std::size_t kAhead = kStep;
 
   static constexpr std::size_t kMaxGroups = 8;
   using Sums = TileSums<V, kMaxGroups>;
@@ -83,7 +85,13 @@ class TokenAttention {
   }
 
   void run_all() {
-    for (std::size_t bytes = 0; bytes < kAheadBytes; bytes += 16 * 64)
+    const std::size_t ahead = (kAhead * tile_.kv_heads * tile_.row_bytes + 63) / 64;
+    std::size_t asked = 0;
+    if (tile_.next != nullptr) {
+      asked = tile_.next->lines_asked;
+      ahead_.go_on(*tile_.next, ahead);
+    }
+    for (; asked < ahead; asked += 16)
       ahead_.template ask<16>();
     rows_.load_queries(steps_ * kTileHeight, tile_.scale < 0, part_, q_);
     const std::size_t last = rows_.last();
@@ -98,6 +106,7 @@ class TokenAttention {
       sum();
     }
     tiles_.release();
+    ahead_.end();
     for (std::size_t g = 0; g < rows_.group_count(); ++g)
       for (std::size_t lane = 0; lane < rows_.group(g).rows; ++lane)
         Sums::write(summed(g, lane),
@@ -238,8 +247,8 @@ class TokenAttention {
         const bool asks = unit >= rows_.group_count();
         values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
           if (!asks) return;
-          for (std::size_t i = 0; i < steps_; ++i)
-            ahead_.template ask<4>();
+          for (std::size_t i = 0; i < steps_; i += 2)
+            ahead_.template ask<8>();
         });
         if (unit > 0) sum_before(steps, unit - 1, asks);
       }
@@ -295,7 +304,7 @@ class TokenAttention {
   Weights weights_of_;
   Sums sums_;
   Keys keys_;
-  KeysAhead<V> ahead_;
+  KeysAhead<V, 8> ahead_;
   std::size_t height_;      ///< query heads of a kv head in one group
   std::size_t slots_;       ///< groups that a kv head takes
   std::size_t together_;    ///< kv heads that share a group

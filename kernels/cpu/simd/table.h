@@ -114,6 +114,16 @@ struct RopeHead {
   std::size_t half;
 };
 
+struct AttentionTile;
+
+/// What a thread does after a tile of one token, for kernels that ask for its first lines.
+struct NextTile {
+  /// May be called once for a tile. Null: nothing.
+  const AttentionTile* (*claim)(NextTile& next);
+  /// Lines of it that were asked for: keys and values in the order of the kernel.
+  std::size_t lines_asked = 0;
+};
+
 /// Consecutive tokens of one sequence with some heads of one kv head, or one token with all heads
 /// of several: at most as many rows as Kernels::attention_rows says.
 struct AttentionTile {
@@ -137,6 +147,7 @@ struct AttentionTile {
   float scale;
   std::int32_t window;
   std::byte* scratch;  ///< ThreadPool::kScratchBytes, 64-byte aligned
+  NextTile* next = nullptr;
 };
 
 struct Kernels {
