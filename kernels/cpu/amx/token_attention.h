@@ -187,8 +187,8 @@ class TokenAttention {
     tiles_.template store<0>(to + slot.lane * sizeof(float), kTileRowBytes);
   }
 
-  /// Scores of a group to A tiles of weights, [step][row][position]. Memory has something to do
-  /// meanwhile: for that much the first values ask for nothing.
+  /// Scores of a group to A tiles of weights, [step][row][position]. Nothing is read meanwhile, so
+  /// lines are asked for as fast as memory gives them: for as many the values ask for nothing.
   void weigh(std::size_t g) {
     const auto* scores = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
     std::byte* tiles = weights_ + g * kBlockSteps * kTileBytes;
@@ -204,8 +204,9 @@ class TokenAttention {
     });
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       weigh_step(g, step, scores + step * kStep * kLanes, tiles + step * kTileBytes);
-      ahead_.template ask<16>();
+      ahead_.template ask<32>();
     }
+    weighing_asked_ += (steps.end - steps.begin) * 32;
   }
 
   /// Rows are lanes, until words of two positions are turned.
@@ -239,12 +240,15 @@ class TokenAttention {
   void sum() {
     const Range steps = Weights::steps_of(block_);
     const std::size_t tiles = columns_ * kTileBytes;
+    const std::size_t lines = (kStep * tile_.row_bytes + 63) / 64;
+    const std::size_t asked = weighing_asked_ / lines;
+    weighing_asked_ %= lines;
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
         const TileValues<V> values(
             keys_, tile_.head_dim, head * tile_.kv_head_stride + tile_.value_offset);
-        const bool asks = unit >= rows_.group_count();
+        const bool asks = unit >= asked;
         values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
           if (!asks) return;
           for (std::size_t i = 0; i < steps_; i += 2)
@@ -305,16 +309,17 @@ class TokenAttention {
   Sums sums_;
   Keys keys_;
   KeysAhead<V, 8> ahead_;
-  std::size_t height_;      ///< query heads of a kv head in one group
-  std::size_t slots_;       ///< groups that a kv head takes
-  std::size_t together_;    ///< kv heads that share a group
-  Range block_{};           ///< what the token sees of the block
-  std::byte* q_;            // [group][step], B tiles
-  std::byte* scores_;       // [group][position][row] f32
-  std::byte* weights_;      // [group][step of the block], A tiles
-  std::byte* part_;         // [kv head][column][height], C tiles: o
-  std::byte* value_tiles_;  // of two steps, [column], B tiles
-  std::byte* copy_;         // a tile of keys
+  std::size_t height_;              ///< query heads of a kv head in one group
+  std::size_t slots_;               ///< groups that a kv head takes
+  std::size_t together_;            ///< kv heads that share a group
+  std::size_t weighing_asked_ = 0;  ///< lines, of which values have not made up for
+  Range block_{};                   ///< what the token sees of the block
+  std::byte* q_;                    // [group][step], B tiles
+  std::byte* scores_;               // [group][position][row] f32
+  std::byte* weights_;              // [group][step of the block], A tiles
+  std::byte* part_;                 // [kv head][column][height], C tiles: o
+  std::byte* value_tiles_;          // of two steps, [column], B tiles
+  std::byte* copy_;                 // a tile of keys
   T tiles_;
 };
 
