@@ -188,7 +188,7 @@ class TokenAttention {
   }
 
   /// Scores of a group to A tiles of weights, [step][row][position]. Nothing is read meanwhile, so
-  /// lines are asked for as fast as memory gives them: for as many the values ask for nothing.
+  /// lines are asked for: for as many the values ask for nothing.
   void weigh(std::size_t g) {
     const auto* scores = reinterpret_cast<const float*>(scores_ + g * kKeyBlock * kTileRowBytes);
     std::byte* tiles = weights_ + g * kBlockSteps * kTileBytes;
@@ -204,9 +204,9 @@ class TokenAttention {
     });
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       weigh_step(g, step, scores + step * kStep * kLanes, tiles + step * kTileBytes);
-      ahead_.template ask<32>();
+      ahead_.template ask<16>();
     }
-    weighing_asked_ += (steps.end - steps.begin) * 32;
+    weighing_asked_ += (steps.end - steps.begin) * 16;
   }
 
   /// Rows are lanes, until words of two positions are turned.
