@@ -33,7 +33,7 @@ class KeysAhead {
       entered_->lines_asked = (next_lines_ / streams_ - turns_ - left_) * streams_;
   }
 
-  /// No block that begins at `limit` or later.
+  /// From now on asks for no block that begins at `limit` or later.
   void stop_at(std::size_t limit) {
     limit_ = limit < last_ ? limit : last_;
     if (left_ == 0 && block_begin_ < limit_) aim();
@@ -141,9 +141,8 @@ class KeysAhead {
     next_ = nullptr;
     const AttentionTile* tile = next.claim(next);
     if (tile == nullptr) return;
-    const auto end = static_cast<std::size_t>(*tile->position) + 1;
-    const auto window = static_cast<std::size_t>(tile->window);
-    enter(*tile, window != 0 && end > window ? end - window : 0, end);
+    const auto seen = KeyRows<V>::seen_by(*tile, 0);
+    enter(*tile, seen.begin, seen.end);
     turns_ = next_lines_ / streams_;
     entered_ = &next;
     aim();

@@ -42,8 +42,8 @@ class TokenAttention {
   static constexpr std::size_t kLanes = Weights::kLanes;
   static constexpr std::size_t kStep = Weights::kStep;
   static constexpr std::size_t kBlockSteps = kKeyBlock / kStep;
-  /// Positions between asking for keys or values and their use: a step of values takes so many.
-  static constexpr std::size_t kAhead = kStep;
+  /// Lines that are asked for while weights of a step are made.
+  static constexpr std::size_t kWeighLines = 16;
 
   static constexpr std::size_t kMaxGroups = 8;
   using Sums = TileSums<V, kMaxGroups>;
@@ -85,7 +85,8 @@ class TokenAttention {
   }
 
   void run_all() {
-    const std::size_t ahead = (kAhead * tile_.kv_heads * tile_.row_bytes + 63) / 64;
+    // Lines are asked for as long before their use as values of a step need.
+    const std::size_t ahead = tile_.kv_heads * step_lines();
     std::size_t asked = 0;
     if (tile_.next != nullptr) {
       asked = tile_.next->lines_asked;
@@ -115,6 +116,9 @@ class TokenAttention {
                     tile_.head_dim,
                     rows_.output(rows_.group(g).row + lane));
   }
+
+  /// Keys or values of a step of one kv head.
+  [[nodiscard]] std::size_t step_lines() const { return (kStep * tile_.row_bytes + 63) / 64; }
 
   /// Scores: C 0, A 4 (keys), B 5 (queries) as narrow as there are heads. Values: C 2 and A 3
   /// (weights), as high as there are heads, B 6.
@@ -204,9 +208,9 @@ class TokenAttention {
     });
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       weigh_step(g, step, scores + step * kStep * kLanes, tiles + step * kTileBytes);
-      ahead_.template ask<16>();
+      ahead_.template ask<kWeighLines>();
     }
-    weighing_asked_ += (steps.end - steps.begin) * 16;
+    weighing_asked_ += (steps.end - steps.begin) * kWeighLines;
   }
 
   /// Rows are lanes, until words of two positions are turned.
@@ -240,9 +244,8 @@ class TokenAttention {
   void sum() {
     const Range steps = Weights::steps_of(block_);
     const std::size_t tiles = columns_ * kTileBytes;
-    const std::size_t lines = (kStep * tile_.row_bytes + 63) / 64;
-    const std::size_t asked = weighing_asked_ / lines;
-    weighing_asked_ %= lines;
+    const std::size_t asked = weighing_asked_ / step_lines();
+    weighing_asked_ %= step_lines();
     std::size_t unit = 0;
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {

@@ -116,9 +116,7 @@ class Attention {
       float* to = q_ + row * padded_dim_;
       for (std::size_t i = 0; i < padded_dim_; i += 16)
         V::store(to + i, Rows<V>::load_within(q, i, dim_));
-      const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
-      const auto window = static_cast<std::size_t>(tile_.window);
-      visible_[row] = {window != 0 && end > window ? end - window : 0, end};
+      visible_[row] = Keys::seen_by(tile_, token);
       started_[row] = false;
     }
     // A tile of 3 rows computes a fourth one that nobody reads.

@@ -45,6 +45,13 @@ class KeyRows {
       ahead[j] = tile.keys;
   }
 
+  /// Positions that a token of a tile sees.
+  static Range seen_by(const AttentionTile& tile, std::size_t token) {
+    const auto end = static_cast<std::size_t>(tile.position[token]) + 1;
+    const auto window = static_cast<std::size_t>(tile.window);
+    return {window != 0 && end > window ? end - window : 0, end};
+  }
+
   static Range overlap(Range a, Range b) {
     return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
   }

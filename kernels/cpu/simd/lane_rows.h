@@ -76,9 +76,7 @@ class LaneRows {
     last_ = 0;
     first_ = ~std::size_t{0};
     for (std::size_t token = 0; token < tile_.tokens; ++token) {
-      const auto end = static_cast<std::size_t>(tile_.position[token]) + 1;
-      const auto window = static_cast<std::size_t>(tile_.window);
-      const Range range = {window != 0 && end > window ? end - window : 0, end};
+      const Range range = KeyRows<V>::seen_by(tile_, token);
       for (std::size_t i = 0; i < heads; ++i)
         visible_[token * heads + i] = range;
       first_ = range.begin < first_ ? range.begin : first_;
