@@ -23,6 +23,8 @@ inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat&
   switch (format.scheme) {
     case kernels::WeightScheme::kFloat:
       return format.dtype == kernels::DType::kBf16;
+    case kernels::WeightScheme::kShortBf16:
+      return true;
     case kernels::WeightScheme::kInt8:
       return family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16;
     case kernels::WeightScheme::kInt4Group128:

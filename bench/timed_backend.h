@@ -144,7 +144,12 @@ class TimedBackend final : public kernels::Backend {
 
   [[nodiscard]] kernels::WeightLayout layout() const override { return inner_.layout(); }
 
-  void fill(std::span<const kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
+  [[nodiscard]] kernels::WeightFormat kept_format(kernels::WeightFormat wanted,
+                                                  std::size_t k) const override {
+    return inner_.kept_format(wanted, k);
+  }
+
+  void fill(std::span<kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
     inner_.fill(jobs, pool);
   }
 

@@ -164,7 +164,7 @@ Experts pack_experts(const Backend& backend,
       matrices.emplace_back(n, k, DType::kF32, values, e % 2 != 0);
       views.push_back(matrices.back().view());
     }
-    auto packed = backend.pack_stack(views, format, pool);
+    auto packed = backend.pack_stack(views, testing::had(backend, format, k), pool);
     EXPECT_EQ(packed->count(), p.experts);
     EXPECT_EQ(packed->bytes(), stacked_bytes(p.experts, backend.packed_bytes(n, k, format)));
     return packed;
@@ -243,10 +243,11 @@ constexpr WeightFormat kFormats[] = {DType::kF32,
                                      DType::kBf16,
                                      WeightScheme::kInt8,
                                      WeightScheme::kInt4Group128,
-                                     WeightScheme::kInt8Dynamic};
+                                     WeightScheme::kInt8Dynamic,
+                                     WeightScheme::kShortBf16};
 
 std::string name_of(const Backend& backend, std::size_t format) {
-  const char* names[] = {"f32", "f16", "bf16", "int8", "int4", "int8 dynamic"};
+  const char* names[] = {"f32", "f16", "bf16", "int8", "int4", "int8 dynamic", "short bf16"};
   return std::string(family_name(backend.family())) + " " + names[format];
 }
 
@@ -272,7 +273,7 @@ std::vector<float> by_single_ops(const Backend& backend,
       const Matrix matrix(
           n, k, DType::kF32, rng.reals(n * k, 2.0F / std::sqrt(static_cast<float>(k))));
       const MatrixView view = matrix.view();
-      out.push_back(backend.pack({&view, 1}, format, pool));
+      out.push_back(backend.pack({&view, 1}, testing::had(backend, format, k), pool));
     }
     return out;
   };

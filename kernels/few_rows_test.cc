@@ -56,6 +56,7 @@ struct Format {
 
 constexpr Format kFormats[] = {
     {"bf16", DType::kBf16, 0x1p-62F, 0x1p-63F},
+    {"short bf16", WeightScheme::kShortBf16, 0x1p-62F, 0x1p-63F},
     {"int8wo", WeightScheme::kInt8, 1.0F, 0x1p-86F},
 };
 
@@ -87,7 +88,7 @@ void expect_few_as_many(const Backend& backend, const Format& format, const Case
   Rng rng(c.n * 7 + c.k);
   const Matrix source(c.n, c.k, DType::kF32, rng.reals(c.n * c.k, format.weights));
   const MatrixView part = source.view();
-  const auto weight = backend.pack({&part, 1}, format.store, pool);
+  const auto weight = backend.pack({&part, 1}, testing::had(backend, format.store, c.k), pool);
   ASSERT_NE(weight, nullptr);
   const std::vector<float> x = rows_of(rng, c.k, format.tiny);
   for (const bool accumulate : {false, true}) {
@@ -146,7 +147,7 @@ TEST(FewRows, OfGateAndUpHaveTheBitsOfMany) {
       Rng rng(5);
       const Matrix source(2 * kInner, kK, DType::kF32, rng.reals(2 * kInner * kK));
       const MatrixView part = source.view();
-      const auto weight = backend->pack({&part, 1}, format.store, pool);
+      const auto weight = backend->pack({&part, 1}, testing::had(*backend, format.store, kK), pool);
       ASSERT_NE(weight, nullptr);
       const std::vector<float> x = rng.reals(kMany * kK);
       std::vector<float> many(kMany * kInner);
@@ -162,15 +163,18 @@ TEST(FewRows, OfGateAndUpHaveTheBitsOfMany) {
   }
 }
 
+constexpr WeightFormat kBf16[] = {DType::kBf16, WeightScheme::kShortBf16};
+
 /// One output of bf16 in all rows.
 std::vector<float> outputs_of(const Backend& backend,
                               const std::vector<float>& x,
                               const std::vector<float>& w,
-                              std::size_t rows) {
+                              std::size_t rows,
+                              WeightFormat format) {
   ThreadPool pool(1);
   const Matrix source(1, w.size(), DType::kF32, w);
   const MatrixView part = source.view();
-  const auto weight = backend.pack({&part, 1}, DType::kBf16, pool);
+  const auto weight = backend.pack({&part, 1}, testing::had(backend, format, w.size()), pool);
   std::vector<float> all;
   for (std::size_t row = 0; row < rows; ++row)
     all.insert(all.end(), x.begin(), x.end());
@@ -196,9 +200,11 @@ TEST(FewRows, ZerosBehindTheLastInputTakeTheSignOfZeroAway) {
   for (const Backend* backend : testing::vector_backends()) {
     if (backend->family() != Family::kAmx) continue;
     SCOPED_TRACE(family_name(backend->family()));
-    for (std::size_t rows = 1; rows <= kMany; ++rows) {
-      for (const float y : outputs_of(*backend, x, w, rows))
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
+    for (const WeightFormat& format : kBf16) {
+      for (std::size_t rows = 1; rows <= kMany; ++rows) {
+        for (const float y : outputs_of(*backend, x, w, rows, format))
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
+      }
     }
   }
 }
@@ -209,11 +215,13 @@ TEST(FewRows, SubnormalInputsAndWeightsCountAsZero) {
   for (const Backend* backend : testing::vector_backends()) {
     if (!testing::rounds_inputs(*backend)) continue;
     SCOPED_TRACE(family_name(backend->family()));
-    for (std::size_t rows = 1; rows <= kMany; ++rows) {
-      for (const float y : outputs_of(*backend, small, large, rows))
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
-      for (const float y : outputs_of(*backend, large, small, rows))
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
+    for (const WeightFormat& format : kBf16) {
+      for (std::size_t rows = 1; rows <= kMany; ++rows) {
+        for (const float y : outputs_of(*backend, small, large, rows, format))
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
+        for (const float y : outputs_of(*backend, large, small, rows, format))
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0U) << rows << " rows";
+      }
     }
   }
 }
@@ -248,11 +256,15 @@ class Guarded {
 
 // All counts of panels that are left behind four.
 TEST(FewRows, NothingBehindTheWeightIsRead) {
-  constexpr WeightFormat kStores[] = {
-      DType::kBf16, WeightScheme::kInt8, WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
+  constexpr WeightFormat kStores[] = {DType::kBf16,
+                                      WeightScheme::kShortBf16,
+                                      WeightScheme::kInt8,
+                                      WeightScheme::kInt8Dynamic,
+                                      WeightScheme::kInt4Group128};
   ThreadPool pool(1);
   for (const Backend* backend : testing::vector_backends()) {
-    for (const WeightFormat& store : kStores) {
+    for (const WeightFormat& asked : kStores) {
+      const WeightFormat store = testing::had(*backend, asked, 64);
       for (const std::size_t k : {3U, 8U, 32U, 63U, 64U, 128U, 132U}) {
         for (const std::size_t n : {16U, 32U, 48U, 64U, 80U}) {
           SCOPED_TRACE(std::string(family_name(backend->family())) + " scheme " +

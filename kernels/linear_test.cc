@@ -324,6 +324,7 @@ TEST(GatedLinear, OfSomeRowsIsLinearAndSiluMul) {
   ThreadPool two(2);
   for (const Backend* backend : testing::vector_backends()) {
     for (const WeightFormat& format : {WeightFormat(DType::kBf16),
+                                       testing::had(*backend, WeightScheme::kShortBf16, 64),
                                        WeightFormat(WeightScheme::kInt8),
                                        WeightFormat(WeightScheme::kInt8Dynamic),
                                        WeightFormat(WeightScheme::kInt4Group128)}) {

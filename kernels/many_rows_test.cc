@@ -68,6 +68,11 @@ constexpr Format kFormats[] = {
      [](const Backend& backend, const MatrixView& part, ThreadPool& pool) {
        return backend.pack({&part, 1}, DType::kBf16, pool);
      }},
+    {"short bf16",
+     [](const Backend& backend, const MatrixView& part, ThreadPool& pool) {
+       const WeightFormat format = testing::had(backend, WeightScheme::kShortBf16, part.cols);
+       return backend.pack({&part, 1}, format, pool);
+     }},
     {"w8a8_int8",
      [](const Backend& backend, const MatrixView& part, ThreadPool& pool) {
        return backend.pack({&part, 1}, WeightScheme::kInt8Dynamic, pool);

@@ -115,8 +115,10 @@ constexpr Case kInnerByteCases[] = {
 constexpr WeightScheme kByteSchemes[] = {WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
 
 /// All weights for which rows come packed.
-constexpr WeightFormat kPackedFormats[] = {
-    DType::kBf16, WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
+constexpr WeightFormat kPackedFormats[] = {DType::kBf16,
+                                           WeightScheme::kShortBf16,
+                                           WeightScheme::kInt8Dynamic,
+                                           WeightScheme::kInt4Group128};
 
 /// norm(x), the MLP and one more product behind it, with weights of `format`: packed from op to op
 /// they have the bits of f32 in between.
@@ -188,6 +190,7 @@ void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
 
 TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
   expect_bits_of_floats(kCases, DType::kBf16);
+  expect_bits_of_floats(kCases, WeightScheme::kShortBf16);
 }
 
 TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {

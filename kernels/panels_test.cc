@@ -42,7 +42,7 @@ std::vector<std::byte> packed(const Backend& backend,
     rows += part.rows;
   const auto weight = backend.allocate(rows, parts[0].cols, format, 1);
   std::fill_n(weight->mutable_data(), weight->bytes(), std::byte{0xa5});
-  const PackJob job{.to = weight.get(), .parts = parts};
+  PackJob job{.to = weight.get(), .parts = parts};
   backend.fill({&job, 1}, pool);
   return {weight->data(), weight->data() + weight->bytes()};
 }
@@ -206,9 +206,9 @@ TEST(Panels, ManyJobsAtOnceAreWhatEachIsAlone) {
       const std::unique_ptr<PackedWeight> together[] = {backend->allocate(2100, 1030, format, 1),
                                                         backend->allocate(3, 5, format, 1),
                                                         backend->allocate(24, 40, format, 5)};
-      const std::vector<PackJob> jobs = {{.to = together[0].get(), .parts = {big.view()}},
-                                         {.to = together[1].get(), .parts = {small.view()}},
-                                         {.to = together[2].get(), .parts = views}};
+      std::vector<PackJob> jobs = {{.to = together[0].get(), .parts = {big.view()}},
+                                   {.to = together[1].get(), .parts = {small.view()}},
+                                   {.to = together[2].get(), .parts = views}};
       backend->fill(jobs, three);
       const MatrixView big_view = big.view();
       const MatrixView small_view = small.view();
@@ -268,7 +268,7 @@ TEST(Panels, ElementsComeFromTheReader) {
           const auto want = backend->pack({&view, 1}, format, pool);
           const auto got = backend->allocate(view.rows, view.cols, format, 1);
           ShiftedReader reader(size);
-          const PackJob job{.to = got.get(), .parts = {hide(view)}, .reader = &reader};
+          PackJob job{.to = got.get(), .parts = {hide(view)}, .reader = &reader};
           backend->fill({&job, 1}, pool);
           EXPECT_EQ(std::memcmp(got->data(), want->data(), want->bytes()), 0);
           EXPECT_GT(reader.calls, 0);
@@ -286,7 +286,7 @@ TEST(Panels, NeighbouringRowsAreReadAtOnce) {
   const auto weight =
       select(Family::kAuto, nullptr)->allocate(32, 64, WeightFormat(DType::kBf16), 1);
   ShiftedReader reader(0);
-  const PackJob job{.to = weight.get(), .parts = {source.view()}, .reader = &reader};
+  PackJob job{.to = weight.get(), .parts = {source.view()}, .reader = &reader};
   select(Family::kAuto, nullptr)->fill({&job, 1}, pool);
   EXPECT_EQ(reader.calls, 2);
 }

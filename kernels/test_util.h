@@ -90,8 +90,13 @@ inline bool rounds_inputs(const Backend& backend) {
 /// others do not (to bytes: all do).
 inline bool rounds_inputs(const Backend& backend, WeightFormat format) {
   if (format.scheme == WeightScheme::kInt8) return rounds_inputs(backend);
-  return format.scheme == WeightScheme::kFloat && format.dtype == DType::kBf16 &&
-         rounds_inputs(backend);
+  return holds_bf16(format.scheme, format.dtype) && rounds_inputs(backend);
+}
+
+/// The format, or what stands for it where the family does not have it.
+inline WeightFormat had(const Backend& backend, WeightFormat format, std::size_t k) {
+  if (format.scheme != WeightScheme::kShortBf16) return format;
+  return backend.kept_format(DType::kBf16, k);
 }
 
 inline const Backend& reference() {

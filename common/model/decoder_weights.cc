@@ -70,6 +70,7 @@ class Loader {
                         bool with_bias,
                         kernels::WeightFormat format,
                         bool late) {
+    const auto k = static_cast<std::size_t>(cols);
     std::vector<SourceMatrix> matrices;
     std::vector<kernels::MatrixView> views;
     Linear result;
@@ -85,7 +86,8 @@ class Loader {
     std::size_t rows = 0;
     for (const kernels::MatrixView& view : views)
       rows += view.rows;
-    result.weight = options_.backend->allocate(rows, static_cast<std::size_t>(cols), format, 1);
+    result.weight =
+        options_.backend->allocate(rows, k, options_.backend->kept_format(format, k), 1);
     if (result.weight == nullptr) {
       return resource_exhausted(fmt::format(
           "tensor '{}.weight': no memory to pack {} columns", parts.begin()->name, cols));
@@ -121,10 +123,12 @@ class Loader {
       views.push_back(matrix.view);
       matrices.push_back(std::move(matrix));
     }
-    auto packed = options_.backend->allocate(static_cast<std::size_t>(shape.rows),
-                                             static_cast<std::size_t>(shape.cols),
-                                             weight_format(options_.quantization, options_.dtype),
-                                             static_cast<std::size_t>(config_.experts.count));
+    const auto k = static_cast<std::size_t>(shape.cols);
+    auto packed = options_.backend->allocate(
+        static_cast<std::size_t>(shape.rows),
+        k,
+        options_.backend->kept_format(weight_format(options_.quantization, options_.dtype), k),
+        static_cast<std::size_t>(config_.experts.count));
     if (packed == nullptr) {
       return resource_exhausted(
           fmt::format("tensors '{}{}*{}.weight': no memory to pack {} experts",
@@ -155,7 +159,8 @@ class Loader {
   Status fill() {
     if (options_.stop != nullptr && options_.stop->load())
       return cancelled("the weights are no longer wanted");
-    options_.backend->fill(jobs_, *options_.pool);
+    if (!options_.backend->fill_exactly(jobs_, *options_.pool))
+      return resource_exhausted("no memory to pack weights as plain bf16");
     jobs_.clear();
     sources_.clear();
     waiting_bytes_ = 0;

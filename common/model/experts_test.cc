@@ -150,25 +150,31 @@ class NotingSource final : public WeightSource {
   DummySource inner_{1, kernels::DType::kBf16};
 };
 
-std::uint64_t bytes_of(const kernels::PackedWeight* weight) {
-  return weight == nullptr ? 0 : weight->bytes();
+/// What it takes at most: bf16 that is kept in less may turn out not to fit.
+std::uint64_t bytes_of(const kernels::PackedWeight* weight, const kernels::Backend& backend) {
+  if (weight == nullptr) return 0;
+  if (weight->scheme() != kernels::WeightScheme::kShortBf16) return weight->bytes();
+  const std::uint64_t bytes = kernels::stacked_bytes(
+      weight->count(), backend.packed_bytes(weight->n(), weight->k(), kernels::DType::kBf16));
+  return bytes;
 }
 
 std::uint64_t bytes_of(const std::vector<float>& floats) {
   return floats.size() * sizeof(float);
 }
 
-std::uint64_t bytes_of(const DecoderWeights& decoder) {
-  std::uint64_t sum = bytes_of(decoder.final_norm) + bytes_of(decoder.lm_head.weight.get());
+std::uint64_t bytes_of(const DecoderWeights& decoder, const kernels::Backend& backend) {
+  std::uint64_t sum =
+      bytes_of(decoder.final_norm) + bytes_of(decoder.lm_head.weight.get(), backend);
   for (const LayerWeights& layer : decoder.layers) {
     for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
-      sum += bytes_of(linear->weight.get()) + bytes_of(linear->bias);
+      sum += bytes_of(linear->weight.get(), backend) + bytes_of(linear->bias);
     for (const auto* norm :
          {&layer.input_norm, &layer.query_norm, &layer.key_norm, &layer.post_attention_norm})
       sum += bytes_of(*norm);
     const ExpertWeights& experts = layer.experts;
     for (const auto* weight : {&experts.router, &experts.gate, &experts.up, &experts.down})
-      sum += bytes_of(weight->get());
+      sum += bytes_of(weight->get(), backend);
   }
   return sum;
 }
@@ -198,7 +204,7 @@ TEST(Experts, PlanCountsToTheByteWhatIsLoaded) {
         ASSERT_TRUE(decoder.ok()) << decoder.status().message();
         const MemoryPlan plan =
             plan_memory(*config, {.backend = backend, .quantization = quantization, .limits = {}});
-        EXPECT_EQ(plan.weight_bytes, bytes_of(*decoder));
+        EXPECT_EQ(plan.weight_bytes, bytes_of(*decoder, *backend));
         EXPECT_EQ(plan.expert_bytes == 0, config->experts.count == 0);
         EXPECT_LT(plan.expert_bytes, plan.weight_bytes);
       }

@@ -19,6 +19,11 @@ constexpr std::size_t kChunkBytesMax = std::size_t{64} << 20;
 constexpr int kSlowTimes = 2;
 constexpr Duration kSlowBy = milliseconds(15);
 
+/// What is packed in vain: as the file has it, which takes least time.
+kernels::WeightFormat staged_format(const kernels::PackedWeight& weight) {
+  return weight.dtype();
+}
+
 /// Rows [begin, end) of stacked matrices.
 std::vector<kernels::MatrixView> cut(const std::vector<kernels::MatrixView>& parts,
                                      std::size_t begin,
@@ -68,7 +73,7 @@ Result<std::unique_ptr<LateWeights>> LateWeights::make(DecoderWeights& weights,
     const kernels::PackedWeight& weight = *layer->weight;
     const std::size_t rows = std::min(late->chunk_rows(*layer), weight.n());
     staging_bytes =
-        std::max(staging_bytes, backend.packed_bytes(rows, weight.k(), weight.format()));
+        std::max(staging_bytes, backend.packed_bytes(rows, weight.k(), staged_format(weight)));
   }
   if (staging_bytes > 0) {
     TANDEM_TRY(late->staging_,
@@ -92,7 +97,7 @@ std::size_t LateWeights::waiting_bytes() const {
 std::size_t LateWeights::chunk_rows(const Linear& layer) const {
   constexpr std::size_t kStep = kernels::Backend::kOutputStep;
   const std::size_t step_bytes =
-      backend_.packed_bytes(kStep, layer.weight->k(), layer.weight->format());
+      backend_.packed_bytes(kStep, layer.weight->k(), staged_format(*layer.weight));
   return std::max<std::size_t>(chunk_bytes_ / std::max<std::size_t>(step_bytes, 1), 1) * kStep;
 }
 
@@ -106,17 +111,19 @@ kernels::PackedWeight LateWeights::rows_of(Linear& layer,
   return backend_.over(weight.mutable_data() + offset, end - begin, weight.k(), weight.format());
 }
 
-void LateWeights::pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
-  const kernels::PackJob job{.to = &to, .parts = std::move(parts), .reader = source_->reader()};
+/// False when the rows do not fit the format of `to`.
+bool LateWeights::pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
+  kernels::PackJob job{.to = &to, .parts = std::move(parts), .reader = source_->reader()};
   backend_.fill({&job, 1}, pool_);
   Status status = source_->take_read_status();
   if (failure_.ok()) failure_ = std::move(status);
+  return !job.misfit;
 }
 
 /// For one product. False when the rows cannot be read.
 bool LateWeights::pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to) {
   const Time began = clock_.now();
-  pack(std::move(parts), to);
+  (void)pack(std::move(parts), to);
   in_vain_.ns += (clock_.now() - began).ns;
   return failure_.ok();
 }
@@ -126,10 +133,24 @@ bool LateWeights::fill_next(Linear& layer) {
   if (failure_ = failpoint::hit("model.fill"); !failure_.ok()) return false;
   const std::size_t end = std::min(layer.filled + chunk_rows(layer), layer.weight->n());
   kernels::PackedWeight rows = rows_of(layer, layer.filled, end);
-  pack(cut(layer.late, layer.filled, end), rows);
+  const bool fits = pack(cut(layer.late, layer.filled, end), rows);
   if (!failure_.ok()) return false;
+  if (!fits) return begin_again(layer);
   layer.filled = end;
   if (end == layer.weight->n()) layer.late.clear();
+  return true;
+}
+
+/// A layer that does not fit its format, as plain bf16. False when there is no memory.
+bool LateWeights::begin_again(Linear& layer) {
+  const kernels::PackedWeight& weight = *layer.weight;
+  auto plain = backend_.allocate(weight.n(), weight.k(), staged_format(weight), 1);
+  if (plain == nullptr) {
+    failure_ = resource_exhausted("no memory to pack weights as plain bf16");
+    return false;
+  }
+  layer.weight = std::move(plain);
+  layer.filled = 0;
   return true;
 }
 
@@ -152,7 +173,7 @@ Status LateWeights::fill_while_fast() {
         backend_.over(staging_.data(), rows, weight.k(), weight.format());
     pack_bytes = staged.bytes();
     const Time began = clock_.now();
-    pack(cut(first.late, 0, rows), staged);
+    (void)pack(cut(first.late, 0, rows), staged);
     pack_time = std::min(pack_time, clock_.now() - began);
   }
   const std::size_t all = waiting_bytes();
@@ -201,7 +222,7 @@ void LateWeights::linear(Linear& layer, const kernels::LinearArgs& args) {
   for (std::size_t begin = layer.filled; begin < weight.n();) {
     const std::size_t end = std::min(begin + chunk_rows(layer), weight.n());
     kernels::PackedWeight rows =
-        backend_.over(staging_.data(), end - begin, weight.k(), weight.format());
+        backend_.over(staging_.data(), end - begin, weight.k(), staged_format(weight));
     if (!pack_in_vain(cut(layer.late, begin, end), rows)) return;
     multiply(rows, begin);
     begin = end;
@@ -227,7 +248,7 @@ void LateWeights::gated_linear(Linear& layer, const kernels::GatedLinearArgs& ar
     const std::vector<kernels::MatrixView> up = cut(layer.late, dim + begin, dim + end);
     parts.insert(parts.end(), up.begin(), up.end());
     kernels::PackedWeight rows =
-        backend_.over(staging_.data(), 2 * (end - begin), weight.k(), weight.format());
+        backend_.over(staging_.data(), 2 * (end - begin), weight.k(), staged_format(weight));
     if (!pack_in_vain(std::move(parts), rows)) return;
     if (args.bias != nullptr) {
       bias.assign(args.bias + begin, args.bias + end);

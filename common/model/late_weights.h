@@ -81,10 +81,11 @@ class LateWeights {
   [[nodiscard]] kernels::PackedWeight rows_of(Linear& layer,
                                               std::size_t begin,
                                               std::size_t end) const;
-  void pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to);
+  bool pack(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to);
   bool pack_in_vain(std::vector<kernels::MatrixView> parts, kernels::PackedWeight& to);
   void fill_in_time(Linear& layer);
   bool fill_next(Linear& layer);
+  bool begin_again(Linear& layer);
   void drop_filled();
 
   std::unique_ptr<WeightSource> source_;

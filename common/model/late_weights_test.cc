@@ -30,10 +30,18 @@ constexpr const char* kConfig = R"({
 /// Random weights that it keeps, and reads until told not to. Nothing else moves the clock.
 class KeptSource final : public WeightSource, private kernels::ElementReader {
  public:
-  KeptSource(DType dtype, FakeClock& clock) : random_(7, dtype), clock_(clock) {}
+  /// `wild`: weights of the layers' last products have exponents all over.
+  KeptSource(DType dtype, FakeClock& clock, bool wild = false)
+      : random_(7, dtype), clock_(clock), wild_(wild) {}
 
   Result<SourceMatrix> matrix(std::string_view name, MatrixShape shape) override {
     TANDEM_TRY(SourceMatrix matrix, random_.matrix(name, shape));
+    if (wild_ && name.find("down_proj") != std::string_view::npos) {
+      // Below 2, so that sums stay finite.
+      Random random(5);
+      for (std::size_t i = 0; i < matrix.storage.size(); ++i)
+        matrix.storage[i] = static_cast<std::byte>(random.next() & (i % 2 == 0 ? 0xffU : 0xbfU));
+    }
     kept_.push_back(std::move(matrix.storage));
     matrix.view.data = kept_.back().data();
     matrix.storage = {};
@@ -69,6 +77,7 @@ class KeptSource final : public WeightSource, private kernels::ElementReader {
 
   DummySource random_;
   FakeClock& clock_;
+  bool wild_;
   std::deque<std::vector<std::byte>> kept_;
   bool failed_ = false;
 };
@@ -86,16 +95,16 @@ kernels::ThreadPool& pool() {
 
 /// The same weights packed at load, and late.
 struct Both {
-  Both(kernels::Family family, DType dtype)
-      : backend(*kernels::select(family, nullptr)), eager(load(dtype, false)) {
-    decoder = load(dtype, true);
+  Both(kernels::Family family, DType dtype, bool wild = false)
+      : backend(*kernels::select(family, nullptr)), eager(load(dtype, false, wild)) {
+    decoder = load(dtype, true, wild);
     auto made = LateWeights::make(decoder, std::move(loading), backend, pool(), 1, clock);
     TANDEM_CHECK(made.ok(), made.status().message());
     late = std::move(*made);
   }
 
-  DecoderWeights load(DType dtype, bool is_late) {
-    loading = std::make_unique<KeptSource>(dtype, clock);
+  DecoderWeights load(DType dtype, bool is_late, bool wild) {
+    loading = std::make_unique<KeptSource>(dtype, clock, wild);
     source = loading.get();
     const ModelConfig parsed = config();
     auto loaded =
@@ -205,6 +214,27 @@ TEST(LateWeights, ProductsHaveTheBitsOfPackedWeightsInEveryState) {
             std::memcmp(packed->weight->data(), filled->weight->data(), packed->weight->bytes()),
             0);
       }
+    }
+  }
+}
+
+// Where bf16 is kept in less, weights that do not fit are packed once more, as they are.
+TEST(LateWeights, WeightsThatDoNotFitBecomePlain) {
+  for (const kernels::Family family : kernels::available_families()) {
+    SCOPED_TRACE(std::string(kernels::family_name(family)));
+    Both both(family, DType::kBf16, true);
+    const kernels::WeightFormat kept = both.backend.kept_format(DType::kBf16, 72);
+    while (!both.late->done()) {
+      ASSERT_TRUE(both.late->fill_some().ok());
+      both.expect_same_bits();
+    }
+    for (const auto& [packed, filled] : Both::pairs(both.eager, both.decoder)) {
+      const bool wild =
+          packed == &both.eager.layers[0].down || packed == &both.eager.layers[1].down;
+      EXPECT_EQ(filled->weight->format(), wild ? kernels::WeightFormat(DType::kBf16) : kept);
+      ASSERT_EQ(packed->weight->format(), filled->weight->format());
+      EXPECT_EQ(
+          std::memcmp(packed->weight->data(), filled->weight->data(), packed->weight->bytes()), 0);
     }
   }
 }

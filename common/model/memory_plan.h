@@ -20,7 +20,8 @@ struct PassLimits {
 };
 
 struct MemoryPlan {
-  std::uint64_t weight_bytes = 0;      ///< Packed matrices, norms, biases.
+  /// Packed matrices, norms, biases. At most: bf16 may be kept in less (Backend::kept_format).
+  std::uint64_t weight_bytes = 0;
   std::uint64_t expert_bytes = 0;      ///< The part of weight_bytes that is experts and routers.
   std::uint64_t embedding_bytes = 0;   ///< The lookup table (file-backed when mapped unchanged).
   std::uint64_t rope_bytes = 0;        ///< Tables of cos and sin.

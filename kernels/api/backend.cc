@@ -10,9 +10,8 @@ std::unique_ptr<PackedWeight> fill_one(const Backend& backend,
                                        std::span<const MatrixView> parts,
                                        ThreadPool& pool) {
   if (weight == nullptr) return nullptr;
-  const PackJob job{.to = weight.get(), .parts = {parts.begin(), parts.end()}};
-  backend.fill({&job, 1}, pool);
-  return weight;
+  PackJob job{.to = weight.get(), .parts = {parts.begin(), parts.end()}};
+  return backend.fill_exactly({&job, 1}, pool) ? std::move(weight) : nullptr;
 }
 
 }  // namespace
@@ -31,6 +30,20 @@ PackedWeight Backend::over(std::byte* memory,
                            std::size_t k,
                            WeightFormat store) const {
   return PackedWeight::over(memory, layout(), store, n, k, packed_bytes(n, k, store));
+}
+
+bool Backend::fill_exactly(std::span<PackJob> jobs, ThreadPool& pool) const {
+  fill(jobs, pool);
+  for (PackJob& job : jobs) {
+    if (!job.misfit) continue;
+    PackedWeight& weight = *job.to;
+    auto plain = allocate(weight.n(), weight.k(), DType::kBf16, weight.count());
+    if (plain == nullptr) return false;
+    weight = std::move(*plain);
+    job.misfit = false;
+    fill({&job, 1}, pool);
+  }
+  return true;
 }
 
 std::unique_ptr<PackedWeight> Backend::pack(std::span<const MatrixView> parts,

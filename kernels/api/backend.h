@@ -50,6 +50,9 @@ struct PackJob {
   std::vector<MatrixView> parts;
   /// Borrowed; null: elements are read where the views say.
   ElementReader* reader = nullptr;
+  /// Out, never cleared: the elements do not fit into WeightScheme::kShortBf16, and what `to` holds
+  /// is worthless. Backend::fill_exactly() gives it other memory.
+  bool misfit = false;
 };
 
 /// All ops. Stateless and immutable: one instance may be used by several threads, each with its own
@@ -68,6 +71,12 @@ class Backend {
 
   /// Of the weights that its ops take.
   [[nodiscard]] virtual WeightLayout layout() const = 0;
+
+  /// How weights of `wanted` with `k` inputs are kept: as that, or as what takes less memory and
+  /// has the same products.
+  [[nodiscard]] virtual WeightFormat kept_format(WeightFormat wanted, std::size_t /*k*/) const {
+    return wanted;
+  }
 
   /// Memory for a stack of `count` weights [n, k], not yet filled; null when memory ran out.
   /// `store` is the kept type: floats are rounded to nearest even, quantised ones as WeightScheme
@@ -90,7 +99,11 @@ class Backend {
 
   /// Fills what allocate() or over() gave. Many jobs at once leave no thread waiting at the end of
   /// each.
-  virtual void fill(std::span<const PackJob> jobs, ThreadPool& pool) const = 0;
+  virtual void fill(std::span<PackJob> jobs, ThreadPool& pool) const = 0;
+
+  /// The same of weights of allocate(); those that do not fit their format become plain bf16, in
+  /// memory of their own. False when that ran out.
+  [[nodiscard]] bool fill_exactly(std::span<PackJob> jobs, ThreadPool& pool) const;
 
   /// allocate() and fill() of the matrices of `parts`, stacked along rows (all of the same cols):
   /// [q; k; v] or [gate; up] become one weight. Null when memory ran out.

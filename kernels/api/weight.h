@@ -39,7 +39,17 @@ enum class WeightScheme : std::uint8_t {
   /// the output * scale of the row. A row that holds inf or NaN, or what rounds to inf, gives NaN.
   /// Where scale is below 2^-100 or above 2^100: quotients by scale, not products.
   kInt8Dynamic,
+  /// bf16 in 12 bits each, every bit of it: products are those of bf16. What kFloat weights of bf16
+  /// become where a backend keeps them so (Backend::kept_format); weights of unlike exponents do
+  /// not fit (PackJob::misfit).
+  kShortBf16,
 };
+
+/// Whether products with such a weight are those of bf16.
+constexpr bool holds_bf16(WeightScheme scheme, DType dtype) {
+  return scheme == WeightScheme::kShortBf16 ||
+         (scheme == WeightScheme::kFloat && dtype == DType::kBf16);
+}
 
 /// Whether each row of inputs becomes integers of 8 bit with a scale of its own.
 constexpr bool rounds_to_bytes(WeightScheme scheme) {
@@ -59,10 +69,10 @@ struct WeightFormat {
   // Implicit on purpose: floats are the usual case.
   constexpr WeightFormat(DType element) : dtype(element) {}  // NOLINT(google-explicit-constructor)
 
-  constexpr WeightFormat(WeightScheme quantized)  // NOLINT(google-explicit-constructor)
-      : dtype(DType::kF32), scheme(quantized) {}
+  constexpr WeightFormat(WeightScheme kept)  // NOLINT(google-explicit-constructor)
+      : dtype(kept == WeightScheme::kShortBf16 ? DType::kBf16 : DType::kF32), scheme(kept) {}
 
-  DType dtype;  ///< of kFloat
+  DType dtype;  ///< of kFloat and kShortBf16
   WeightScheme scheme = WeightScheme::kFloat;
 
   friend constexpr bool operator==(const WeightFormat&, const WeightFormat&) = default;
@@ -73,7 +83,7 @@ enum class WeightLayout : std::uint8_t {
   kRowMajor,
   /// Panels of 16 outputs: f32 and f16 [n/16][k][16], bf16 [n/16][k/2][16][2] (pairs of k, the tile
   /// layout of AMX). n is padded to 16 and k of bf16 to 32, with zeros. Gaps between panels, and
-  /// quantised panels: kernels/cpu/panels.h.
+  /// panels of other schemes: kernels/cpu/panels.h.
   kPanel16,
 };
 
@@ -116,7 +126,7 @@ class PackedWeight {
 
   [[nodiscard]] WeightFormat format() const { return format_; }
 
-  /// Stored element type of a float weight.
+  /// Element type of a float weight.
   [[nodiscard]] DType dtype() const { return format_.dtype; }
 
   [[nodiscard]] WeightScheme scheme() const { return format_.scheme; }

@@ -291,7 +291,13 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
 
 }  // namespace
 
-void CpuBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
+WeightFormat CpuBackend::kept_format(WeightFormat wanted, std::size_t k) const {
+  const bool shorter = wanted == WeightFormat(DType::kBf16) && kernels_.shorten != nullptr &&
+                       k > 0 && k <= cpu::kMostShortK;
+  return shorter ? WeightScheme::kShortBf16 : wanted;
+}
+
+void CpuBackend::fill(std::span<PackJob> jobs, ThreadPool& pool) const {
   cpu::fill_panels(jobs, kernels_, pool);
 }
 

@@ -23,7 +23,8 @@ class CpuBackend : public Backend {
 
   [[nodiscard]] WeightLayout layout() const override { return WeightLayout::kPanel16; }
 
-  void fill(std::span<const PackJob> jobs, ThreadPool& pool) const override;
+  [[nodiscard]] WeightFormat kept_format(WeightFormat wanted, std::size_t k) const override;
+  void fill(std::span<PackJob> jobs, ThreadPool& pool) const override;
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,
                                          WeightFormat store) const override;

@@ -3,6 +3,7 @@
 #include "kernels/api/convert.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -251,7 +252,8 @@ void pack_int4(
   write_header(scales, sums, panel);
 }
 
-void pack_panel(const Source& source,
+/// False where it does not fit its format.
+bool pack_panel(const Source& source,
                 std::size_t k,
                 WeightFormat store,
                 const Kernels& kernels,
@@ -259,20 +261,32 @@ void pack_panel(const Source& source,
                 std::byte* panel) {
   switch (store.scheme) {
     case WeightScheme::kFloat:
-      if (store.dtype == DType::kF16) return pack_f16(source, k, kernels, panel);
-      return pack_words(source, k, store.dtype, kernels, panel);
+      if (store.dtype == DType::kF16) {
+        pack_f16(source, k, kernels, panel);
+      } else {
+        pack_words(source, k, store.dtype, kernels, panel);
+      }
+      return true;
     case WeightScheme::kInt8:
     case WeightScheme::kInt8Dynamic:
-      return pack_int8(source, k, kernels, wide, panel);
+      pack_int8(source, k, kernels, wide, panel);
+      return true;
     case WeightScheme::kInt4Group128:
-      return pack_int4(source, k, kernels, wide, panel);
+      pack_int4(source, k, kernels, wide, panel);
+      return true;
+    case WeightScheme::kShortBf16: {
+      auto* plain = reinterpret_cast<std::byte*>(wide);
+      pack_words(source, k, DType::kBf16, kernels, plain);
+      return kernels.shorten(plain, round_up(k, kShortStepK) / kShortStepK, panel);
+    }
   }
+  return true;
 }
 
 /// Some panels of one weight.
 struct Piece {
+  PackJob* job;
   std::span<const MatrixView> parts;
-  ElementReader* reader;
   std::byte* to;
   std::size_t k;
   WeightFormat store;
@@ -280,7 +294,7 @@ struct Piece {
   std::size_t panel_end;
 };
 
-void cut(const PackJob& job, std::vector<Piece>& pieces) {
+void cut(PackJob& job, std::vector<Piece>& pieces) {
   PackedWeight& weight = *job.to;
   const std::size_t parts_each = job.parts.size() / weight.count();
   const std::size_t panels = panel_count(weight.n());
@@ -288,8 +302,8 @@ void cut(const PackJob& job, std::vector<Piece>& pieces) {
   const std::size_t step = std::max<std::size_t>(kBytesPerTask / bytes, 1);
   for (std::size_t i = 0; i < weight.count(); ++i) {
     for (std::size_t panel = 0; panel < panels; panel += step) {
-      pieces.push_back({.parts = std::span(job.parts).subspan(i * parts_each, parts_each),
-                        .reader = job.reader,
+      pieces.push_back({.job = &job,
+                        .parts = std::span(job.parts).subspan(i * parts_each, parts_each),
                         .to = weight.mutable_data(i),
                         .k = weight.k(),
                         .store = weight.format(),
@@ -301,13 +315,13 @@ void cut(const PackJob& job, std::vector<Piece>& pieces) {
 
 }  // namespace
 
-void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPool& pool) {
+void fill_panels(std::span<PackJob> jobs, const Kernels& kernels, ThreadPool& pool) {
   std::vector<Piece> pieces;
-  for (const PackJob& job : jobs)
+  for (PackJob& job : jobs)
     cut(job, pieces);
   std::size_t longest = 0;
   for (const Piece& piece : pieces)
-    longest = std::max(longest, piece.reader == nullptr ? 0 : piece.k);
+    longest = std::max(longest, piece.job->reader == nullptr ? 0 : piece.k);
   std::vector<RowBuffer> buffers(pool.thread_count());
   for (RowBuffer& buffer : buffers)
     buffer.reserve(longest);
@@ -317,8 +331,11 @@ void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPo
     auto* wide = reinterpret_cast<float*>(pool.scratch(worker));
     for (std::size_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
       Source source = find_rows(piece.parts, panel * kPanel);
-      if (piece.reader != nullptr) buffers[worker].fetch(source, piece.k, *piece.reader);
-      pack_panel(source, piece.k, piece.store, kernels, wide, piece.to + panel * bytes);
+      if (piece.job->reader != nullptr) buffers[worker].fetch(source, piece.k, *piece.job->reader);
+      if (pack_panel(source, piece.k, piece.store, kernels, wide, piece.to + panel * bytes))
+        continue;
+      std::atomic_ref(piece.job->misfit).store(true, std::memory_order_relaxed);
+      return;
     }
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/api/backend.h"
+#include "kernels/cpu/simd/short_bf16.h"
 #include "kernels/cpu/simd/table.h"
 
 #include <span>
@@ -30,6 +31,8 @@ constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
   switch (format.scheme) {
     case WeightScheme::kFloat:
       break;
+    case WeightScheme::kShortBf16:
+      return short_panel_bytes(round_up(k, kShortStepK) / kShortStepK);
     case WeightScheme::kInt8:
     case WeightScheme::kInt8Dynamic:
       return kByteHeaderBytes + round_up(k, 4) * kPanel;
@@ -48,7 +51,12 @@ constexpr std::size_t panel_index(std::size_t lane, std::size_t k, DType dtype) 
   return dtype == DType::kBf16 ? (k / 2 * kPanel + lane) * 2 + k % 2 : k * kPanel + lane;
 }
 
+/// Inputs up to which weights are kept as kShortBf16: a plain panel lies in a thread's scratch
+/// while it is made one.
+inline constexpr std::size_t kMostShortK = 32 * 1024;
+static_assert(kMostShortK * kPanel * 2 + kPanelGapBytes <= ThreadPool::kScratchBytes);
+
 /// Backend::fill for WeightLayout::kPanel16.
-void fill_panels(std::span<const PackJob> jobs, const Kernels& kernels, ThreadPool& pool);
+void fill_panels(std::span<PackJob> jobs, const Kernels& kernels, ThreadPool& pool);
 
 }  // namespace tandem::kernels::cpu

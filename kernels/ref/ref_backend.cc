@@ -307,7 +307,7 @@ double silu(double x) {
 
 }  // namespace
 
-void ReferenceBackend::fill(std::span<const PackJob> jobs, ThreadPool& pool) const {
+void ReferenceBackend::fill(std::span<PackJob> jobs, ThreadPool& pool) const {
   for (const PackJob& job : jobs) {
     const std::size_t each = job.parts.size() / job.to->count();
     for (std::size_t i = 0; i < job.to->count(); ++i) {

@@ -15,7 +15,7 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] WeightLayout layout() const override { return WeightLayout::kRowMajor; }
 
-  void fill(std::span<const PackJob> jobs, ThreadPool& pool) const override;
+  void fill(std::span<PackJob> jobs, ThreadPool& pool) const override;
   [[nodiscard]] std::size_t packed_bytes(std::size_t n,
                                          std::size_t k,
                                          WeightFormat store) const override;

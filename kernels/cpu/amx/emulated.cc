@@ -140,6 +140,7 @@ Kernels emulated_amx_kernels() {
   kernels.pack_rows = &Tiles::pack_rows;
   kernels.takes_packed = &Tiles::takes_packed;
   kernels.pack_part = &Tiles::pack_part;
+  kernels.shorten = &ShortBf16<GenericVec>::shorten;
   kernels.attention = &attention;
   kernels.attention_rows = &Attention::most_rows;
   return kernels;

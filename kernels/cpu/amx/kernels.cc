@@ -123,6 +123,7 @@ Kernels kernels_on() {
   kernels.pack_rows = &AmxLinear<Avx512Vec, T>::pack_rows;
   kernels.takes_packed = &AmxLinear<Avx512Vec, T>::takes_packed;
   kernels.pack_part = &AmxLinear<Avx512Vec, T>::pack_part;
+  kernels.shorten = &ShortBf16<Avx512Vec>::shorten;
   kernels.attention = &attention<T>;
   kernels.attention_rows = &TileAttention<Avx512TileVec, T>::most_rows;
   return kernels;

@@ -1,14 +1,14 @@
 // Kinds of weights on AMX tiles, and which products go where.
 //
 // A kind packs rows of x, says what lines of a panel become in a B tile, names the product, and
-// makes outputs of sums. Up to two tiles of rows are in some_rows.h, more in many_rows.h (panels
-// are B tiles) and made_many.h (they become B tiles). A row of bf16, and up to kVnniRows rows of
-// 8-bit inputs, go by vectors, with the same bits: what is the fastest way to read a weight.
+// makes outputs of sums. Up to two tiles of rows are in some_rows.h, more in many_rows.h. A row of
+// bf16, and up to kVnniRows rows of 8-bit inputs, go by vectors, with the same bits: what is the
+// fastest way to read a weight.
 #pragma once
 
-#include "kernels/cpu/amx/made_many.h"
 #include "kernels/cpu/amx/one_row.h"
 #include "kernels/cpu/amx/some_rows.h"
+#include "kernels/cpu/simd/short_bf16.h"
 
 namespace tandem::kernels::cpu {
 
@@ -35,8 +35,12 @@ struct Bf16Kind {
 
   /// Whether panels end with whole steps.
   static constexpr bool kWholeSteps = true;
-  /// Whether a line lies between what each four steps are made of.
-  static constexpr bool kHeaders = false;
+  /// Lines of memory that become rows of a B tile together.
+  static constexpr std::size_t kUnitLines = 1;
+  /// Whether a line lies before what is made of it from step `kHeaderSteps` * i on; 0: none does.
+  static constexpr std::size_t kHeaderSteps = 0;
+  /// Whether a panel has patches, see short_bf16.h.
+  static constexpr bool kPatches = false;
 
   /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t at(std::size_t step) { return step * kMadeOf; }
@@ -74,6 +78,24 @@ struct Bf16Kind {
   }
 };
 
+/// WeightScheme::kShortBf16: the B tiles of Bf16Kind, made of less.
+template <class V, class T>
+struct ShortBf16Kind : Bf16Kind<V, T> {
+  static_assert(Bf16Kind<V, T>::kStepK == kShortStepK && kPlainStepBytes == kTileBytes);
+  static constexpr std::size_t kMadeOf = kShortStepBytes;
+  static constexpr std::size_t kUnitLines = kShortUnitLines;
+  static constexpr std::size_t kHeaderSteps = kMaxK / kShortStepK;
+  static constexpr bool kPatches = true;
+
+  static constexpr std::size_t at(std::size_t step) { return kShortHeaderBytes + step * kMadeOf; }
+
+  /// As of Bf16Kind: four rows of a unit.
+  struct Lines : ShortBf16<V>::Tables {
+    inline __attribute__((always_inline)) Lines(const std::byte* panel, std::size_t /*step*/)
+        : ShortBf16<V>::Tables(panel) {}
+  };
+};
+
 /// WeightScheme::kInt8Dynamic: four k to a word on both sides, signed bytes, exact sums of 32 bits;
 /// outputs are scaled as Int8DynamicTile does.
 template <class V, class T>
@@ -82,7 +104,9 @@ struct Int8DynamicKind {
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kMadeOf = kTileBytes;
   static constexpr bool kWholeSteps = false;
-  static constexpr bool kHeaders = false;
+  static constexpr std::size_t kUnitLines = 1;
+  static constexpr std::size_t kHeaderSteps = 0;
+  static constexpr bool kPatches = false;
   using Lines = typename Bf16Kind<V, T>::Lines;
 
   static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
@@ -172,8 +196,6 @@ struct Int8DynamicKind {
 template <class V, class T>
 struct Int8Kind : Bf16Kind<V, T> {
   static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
-  /// Steps of a cut of many rows.
-  static constexpr std::size_t kCutSteps = 12;
   static constexpr bool kWholeSteps = false;
 
   static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
@@ -213,8 +235,7 @@ template <class V, class T>
 struct Int4Kind : Int8DynamicKind<V, T> {
   using Int8DynamicKind<V, T>::kStepK;
   static constexpr std::size_t kMadeOf = kStepK * kPanel / 2;
-  static constexpr std::size_t kCutSteps = 16;
-  static constexpr bool kHeaders = true;
+  static constexpr std::size_t kHeaderSteps = kInt4HeaderGroups * kInt4Group / kStepK;
 
   /// As of Bf16Kind.
   static constexpr std::size_t at(std::size_t step) { return PanelNibbles<V>::at(step * kStepK); }
@@ -243,7 +264,11 @@ struct AmxLinear {
   static bool run(const LinearBlock& block) {
     if (block.k == 0) return false;
     if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-      if (!run_one_row(block)) run_tiles<Bf16Kind>(block);
+      if (!run_one_row<Bf16Kind>(block)) run_tiles<Bf16Kind>(block);
+      return true;
+    }
+    if (block.scheme == WeightScheme::kShortBf16) {
+      if (!run_one_row<ShortBf16Kind>(block)) run_tiles<ShortBf16Kind>(block);
       return true;
     }
     if (rounds_to_bytes(block.scheme)) {
@@ -270,14 +295,16 @@ struct AmxLinear {
   /// See Kernels.
   static bool takes_gated(std::size_t rows, WeightScheme scheme, DType dtype) {
     if (shares_rows(rows, scheme, dtype)) return true;
-    if (scheme == WeightScheme::kFloat) return dtype == DType::kBf16 && rows > 1;
-    return scheme == WeightScheme::kInt8 || rows > Int8DynamicKind<V, T>::kVnniRows;
+    if (scheme == WeightScheme::kInt8) return true;
+    if (!rounds_to_bytes(scheme)) return holds_bf16(scheme, dtype) && rows > 1;
+    return rows > Int8DynamicKind<V, T>::kVnniRows;
   }
 
   /// See Kernels.
   static void pack_rows(const LinearBlock& block, std::size_t begin, std::size_t end) {
     switch (block.scheme) {
       case WeightScheme::kFloat:
+      case WeightScheme::kShortBf16:
         return TileLinear<V, T, Bf16Kind>::pack_rows(block, begin, end);
       case WeightScheme::kInt8Dynamic:
       case WeightScheme::kInt4Group128:
@@ -291,7 +318,7 @@ struct AmxLinear {
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
     const bool bytes = rounds_to_bytes(scheme);
     if (rows <= kTileHeight || k == 0) return false;
-    if (!bytes && (scheme != WeightScheme::kFloat || dtype != DType::kBf16)) return false;
+    if (!bytes && !holds_bf16(scheme, dtype)) return false;
     return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
            most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }
@@ -314,8 +341,7 @@ struct AmxLinear {
 
   /// See Kernels.
   static std::size_t most_rows(std::size_t k, WeightScheme scheme, DType dtype) {
-    if (scheme == WeightScheme::kFloat && dtype == DType::kBf16)
-      return TileLinear<V, T, Bf16Kind>::most_rows(k);
+    if (holds_bf16(scheme, dtype)) return TileLinear<V, T, Bf16Kind>::most_rows(k);
     if (rounds_to_bytes(scheme)) return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
     if (scheme == WeightScheme::kInt8) return TileLinear<V, T, Int8Kind>::most_rows(k);
     return 0;
@@ -323,8 +349,7 @@ struct AmxLinear {
 
   /// See Kernels.
   static std::size_t rows_in_parts(std::size_t k, WeightScheme scheme, DType dtype) {
-    if (scheme != WeightScheme::kFloat || dtype != DType::kBf16) return 0;
-    return TileLinear<V, T, Bf16Kind>::rows_in_parts(k);
+    return holds_bf16(scheme, dtype) ? TileLinear<V, T, Bf16Kind>::rows_in_parts(k) : 0;
   }
 
  private:
@@ -346,17 +371,14 @@ struct AmxLinear {
     if (block.rows == 0) return;
     if (!block.packed) TileLinear<V, T, Kind>::pack_rows(block, 0, block.rows);
     if (block.rows <= SomeRows<V, T, W>::kMostRows) return SomeRows<V, T, W>::run(block);
-    if constexpr (W::kMadeOf == kTileBytes) {
-      TileLinear<V, T, Kind>::run(block);
-    } else {
-      MadeMany<V, T, W>(block).run();
-    }
+    TileLinear<V, T, Kind>::run(block);
   }
 
   /// False: not one row, or only tiles here.
+  template <template <class, class> class Kind>
   static bool run_one_row(const LinearBlock& block) {
     if constexpr (requires { V::begin_flushing(); }) {
-      using One = OneRow<V, Bf16Kind<V, T>>;
+      using One = OneRow<V, Kind<V, T>>;
       if (block.rows != 1 || comes_packed<V>(block) || block.k > One::kMostK) return false;
       One::run(block);
       return true;

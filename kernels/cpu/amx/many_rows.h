@@ -9,15 +9,13 @@
 // Weights of a long k come in at the speed of memory if few rows' A tiles fit. Then kRowsInParts
 // rows take k in parts: all panels of a task go by with the A tiles of one part, and their sums
 // stay in memory until the next one.
+//
+// B tiles of weights that are smaller in memory are made for each cut, before its products.
 #pragma once
 
-#include "kernels/cpu/simd/quant.h"
+#include "kernels/cpu/amx/panel_tiles.h"
 
 namespace tandem::kernels::cpu {
-
-inline constexpr std::size_t kTileHeight = 16;  ///< rows of a tile
-inline constexpr std::size_t kTileRowBytes = 64;
-inline constexpr std::size_t kTileBytes = kTileHeight * kTileRowBytes;
 
 /// Rows of a block at most, and the bytes that their A tiles take: half of the second level of
 /// caches (2 MiB wherever there are tiles). With more, some of them meet in the same places of it.
@@ -170,11 +168,15 @@ class ManyOutputs {
   std::size_t ahead_;      ///< to what is asked for
 };
 
+/// Steps along k of a cut: two panels' B tiles take 32 KiB of the first level's 48.
+inline constexpr std::size_t kCutSteps = 16;
+
 /// Where products of many rows find what they need.
 struct ManyRowsRoom {
   const std::byte* x;     ///< A tiles: [tiles of rows][steps]
   std::byte* waiting;     ///< four tiles that become outputs
   const std::byte* tail;  ///< the last B tile of each panel, where it is not whole; else null
+  std::byte* made;  ///< B tiles of a cut, [2][kCutSteps], of weights that are others in memory
 };
 
 template <class V, class T, class W>
@@ -211,7 +213,6 @@ class ManyRows {
   void run(std::size_t panel, const Part& part, std::byte* sums, const std::byte* behind) {
     const std::size_t most = most_steps();
     const std::size_t passes = (row_tiles_ + 1) / 2;
-    const std::size_t lines = most * kTileHeight;
     for (std::size_t cut = part.begin; cut < part.end; ++cut) {
       const std::size_t first = first_step(cut);
       const std::size_t left = steps_ - first;
@@ -219,11 +220,14 @@ class ManyRows {
              .first = first,
              .steps = left < most ? left : most,
              .last = left <= most,
-             .weight = b_tile(panel, first),
+             .weight = kMakes ? room_.made : b_tile(panel, first),
              .next = cut + 1 == part.end ? behind : b_tile(panel, first + most),
              .sums = sums,
-             .lines = (lines + passes * most - 1) / (passes * most),
+             .lines = 0,
              .begun = false};
+      const std::size_t lines = (W::at(first + most) - W::at(first) + 63) / 64;
+      at.lines = (lines + passes * most - 1) / (passes * most);
+      if constexpr (kMakes) make<N>(panel, first, at.steps);
       for (std::size_t tile = 0; tile < row_tiles_; tile += 2) {
         if (tile + 1 < row_tiles_) {
           const bool goes_on = tile + 3 < row_tiles_;
@@ -246,8 +250,13 @@ class ManyRows {
  private:
   using Vec = typename V::Vec;
 
-  /// Of k: two panels take 32 KiB of the first level's 48.
-  static constexpr std::size_t kCutSteps = 16;
+  using Tiles = PanelTiles<V, W>;
+
+  /// Whether B tiles are made of what lies in memory, and how far apart those of two panels are.
+  static constexpr bool kMakes = W::kMadeOf != kTileBytes;
+  static constexpr std::size_t kMadeApart = kCutSteps * kTileBytes;
+  /// Far enough for the second level of caches to bring what is made of.
+  static constexpr std::size_t kMakeAhead = 1024;
 
   struct Cut {
     std::size_t panel;
@@ -275,6 +284,32 @@ class ManyRows {
 
   [[nodiscard]] std::size_t most_steps() const { return (steps_ + cuts() - 1) / cuts(); }
 
+  /// B tiles of a cut.
+  template <int N>
+  void make(std::size_t panel, std::size_t first, std::size_t steps) const {
+    for (std::size_t n = 0; n < N; ++n) {
+      const std::byte* from = block_.weight + panel * block_.panel_bytes + n * apart_;
+      std::byte* to = room_.made + n * kMadeApart;
+      for (std::size_t step = 0; step < steps; ++step) {
+        const std::size_t at = first + step;
+        const std::size_t left = block_.k - at * W::kStepK;
+        if (W::kWholeSteps || left >= W::kStepK) {
+          Tiles::make(from, at, from + W::at(at) + kMakeAhead, to + step * kTileBytes);
+        } else {
+          Tiles::make_last(from, at, left, to + step * kTileBytes);
+        }
+      }
+      if constexpr (W::kPatches) mend(from, first, steps, to);
+    }
+  }
+
+  /// B tiles of a cut but for what their units do not say.
+  void mend(const std::byte* panel, std::size_t first, std::size_t steps, std::byte* to) const {
+    const ShortPatch* patch = ShortBf16<V>::patches_from(panel, steps_, first);
+    for (std::size_t step = 0; step < steps; ++step)
+      patch = ShortBf16<V>::mend(patch, first + step, to + step * kTileBytes);
+  }
+
   template <int M, int N>
   void pass(const Cut& cut, std::size_t tile, bool goes_on) {
     T& tiles = tiles_;
@@ -284,7 +319,7 @@ class ManyRows {
     std::byte* sums = cut.sums + tile * 2 * kTileBytes;
     if (!cut.begun) for_c<V, M, N>([&]<int C>() { begin_sums<C>(cut.first == 0, sums); });
 
-    const bool cut_tail = cut.last && room_.tail != nullptr;
+    const bool cut_tail = !kMakes && cut.last && room_.tail != nullptr;
     const std::size_t whole = cut.steps - (cut_tail ? 1 : 0);
     const std::size_t lines = cut.lines;
     const std::byte* ask = cut.next;
@@ -296,7 +331,7 @@ class ManyRows {
         if constexpr (N == 2) __builtin_prefetch(ask + apart_, 0, 2);
         ask += 64;
       }
-      multiply<M, N>(tiles, x, x_next, weight, apart_);
+      multiply<M, N>(tiles, x, x_next, weight, kMakes ? kMadeApart : apart_);
       x += kTileBytes;
       weight += kTileBytes;
       make_outputs(waiting, rows);

@@ -6,6 +6,8 @@
 // and their sum goes onto C. Subnormals count as zero meanwhile (V::begin_flushing). The bits are
 // those of the tiles that more rows take. Two rows and more are faster on tiles.
 //
+// Lines of kShortBf16 become plain ones in registers, but for steps with patches, which are rare.
+//
 // Bound: memory bandwidth.
 #pragma once
 
@@ -34,15 +36,19 @@ class OneRow {
 
  private:
   static constexpr std::size_t kStepK = W::kStepK;
-  static constexpr std::size_t kStepLines = PanelTiles<V, W>::kLines;
+  /// Whether B tiles are made of what lies in memory.
+  static constexpr bool kMakes = W::kMadeOf != kTileBytes;
+  using Tiles = PanelTiles<V, W>;
+  static constexpr std::size_t kStepLines = kTileHeight;
   static_assert(kStepLines * 2 == kStepK, "a line is a pair of k");
-  static constexpr std::size_t kAheadSteps = Linear<V>::kAheadBytes / W::kMadeOf;
+  static constexpr std::size_t kAheadSteps = kMakes ? 4 : Linear<V>::kAheadBytes / W::kMadeOf;
   /// Panels side by side: four streams are read fastest.
   static constexpr std::size_t kWide = 4;
-  /// Scratch: the row as tiles have it, as f32, sums of panels.
+  /// Scratch: the row as tiles have it, as f32, sums of panels, B tiles that are made.
   static constexpr std::size_t kXAt = kMostK * 2;
   static constexpr std::size_t kSumsAt = kXAt + kMostK * 4;
-  static_assert(kSumsAt + kWide * kTileRowBytes <= kRowsBytes);
+  static constexpr std::size_t kMadeAt = kSumsAt + kWide * kTileRowBytes;
+  static_assert(kMadeAt + kWide * kTileBytes <= kRowsBytes);
 
   explicit OneRow(const LinearBlock& block)
       : block_(block),
@@ -80,16 +86,33 @@ class OneRow {
     const float* x = x_;
     Vec c[P];
     clear(c);
+    const ShortPatch* patches[P];
+    if constexpr (W::kPatches) {
+      for (std::size_t p = 0; p < P; ++p)
+        patches[p] = ShortBf16<V>::patches(weight + p * block_.panel_bytes, steps_);
+    }
     for (std::size_t step = 0; step < steps_; ++step) {
       const bool inside = step + kAheadSteps < steps_;
       const std::size_t ahead = inside ? step + kAheadSteps : step + kAheadSteps - steps_;
       const std::byte* ask = (inside ? weight : then) + W::at(ahead);
       const std::size_t left = block_.k - step * kStepK;
       const std::byte* from = weight + W::at(step);
+      std::size_t apart = block_.panel_bytes;
+      if constexpr (kMakes) {
+        if (ahead == 0) ask_headers<P>(then);
+        if (left >= kStepK && !is_due<P>(patches, step)) {
+          add_units<P>(x, weight, step, ask, c);
+          x += kStepK;
+          continue;
+        }
+        make_step<P>(weight, step, ask, patches);
+        from = base_ + kMadeAt;
+        apart = kTileBytes;
+      }
       if (left > kStepK) {
-        add_lines<P, true>(x, from, ask, kStepLines, c);
+        add_lines<P, true>(x, from, apart, ask, kStepLines, c);
       } else {
-        add_lines<P, false>(x, from, ask, (left + 1) / 2, c);
+        add_lines<P, false>(x, from, apart, ask, (left + 1) / 2, c);
       }
       x += kStepK;
     }
@@ -105,12 +128,84 @@ class OneRow {
       sums[p] = V::zero();
   }
 
-  /// Adds to c the sums of a step: of P panels at `from`, whose first `lines` lines are there, and
-  /// inputs `x`. kMore: all of them, and something behind them. Asks into the second level of
-  /// caches, since little is done for each line.
+  template <std::size_t P>
+  static inline __attribute__((always_inline)) bool is_due(const ShortPatch* const (&patches)[P],
+                                                           std::size_t step) {
+    bool due = false;
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p)
+      due |= ShortBf16<V>::is_due(patches[p], step);
+    return due;
+  }
+
+  /// For those of P panels, and for their patches.
+  template <std::size_t P>
+  void ask_headers(const std::byte* panel) const {
+    for (std::size_t p = 0; p < P; ++p, panel += block_.panel_bytes) {
+      __builtin_prefetch(panel);
+      __builtin_prefetch(ShortBf16<V>::patches(panel, steps_));
+    }
+  }
+
+  /// B tiles of a step of P panels, with their patches.
+  template <std::size_t P>
+  __attribute__((noinline)) void make_step(const std::byte* weight,
+                                           std::size_t step,
+                                           const std::byte* ask,
+                                           const ShortPatch* (&patches)[P]) const {
+    for (std::size_t p = 0; p < P; ++p) {
+      std::byte* to = base_ + kMadeAt + p * kTileBytes;
+      Tiles::make(weight + p * block_.panel_bytes, step, ask + p * block_.panel_bytes, to);
+      patches[p] = ShortBf16<V>::mend(patches[p], step, to);
+    }
+  }
+
+  /// Adds to c the sums of a step, as add_lines does, of P panels from `weight` on without patches.
+  template <std::size_t P>
+  inline __attribute__((always_inline)) void add_units(const float* x,
+                                                       const std::byte* weight,
+                                                       std::size_t step,
+                                                       const std::byte* ask,
+                                                       Vec (&c)[P]) const {
+    constexpr std::size_t kUnitPairs = kStepLines / Tiles::kUnits;
+    Vec even[P];
+    Vec odd[P];
+    clear(even);
+    clear(odd);
+    for (std::size_t unit = 0; unit < Tiles::kUnits; ++unit, x += 2 * kUnitPairs) {
+      const std::size_t at = unit * Tiles::kUnitBytes;
+      for (std::size_t line = 0; line < W::kUnitLines; ++line) {
+#pragma GCC unroll 4
+        for (std::size_t p = 0; p < P; ++p)
+          __builtin_prefetch(ask + p * block_.panel_bytes + at + line * 64, 0, 2);
+      }
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < P; ++p) {
+        const std::byte* panel = weight + p * block_.panel_bytes;
+        typename V::Int lines[kUnitPairs];
+        typename W::Lines{panel, step}.make(panel + W::at(step) + at, lines);
+#pragma GCC unroll 4
+        for (std::size_t line = 0; line < kUnitPairs; ++line) {
+          Vec first;
+          Vec second;
+          V::pairs_of(lines[line], &first, &second);
+          even[p] = V::fma(V::broadcast(x[line * 2]), first, even[p]);
+          odd[p] = V::fma(V::broadcast(x[line * 2 + 1]), second, odd[p]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < P; ++p)
+      c[p] = V::add(c[p], V::add(even[p], odd[p]));
+  }
+
+  /// Adds to c the sums of a step: of P panels at `from`, `apart` bytes from each other, whose
+  /// first `lines` lines are there, and inputs `x`. kMore: all of them, and something behind them.
+  /// Asks into the second level of caches, since little is done for each line.
   template <std::size_t P, bool kMore>
   inline __attribute__((always_inline)) void add_lines(const float* x,
                                                        const std::byte* from,
+                                                       std::size_t apart,
                                                        const std::byte* ask,
                                                        std::size_t lines,
                                                        Vec (&c)[P]) const {
@@ -121,11 +216,10 @@ class OneRow {
     for (std::size_t line = 0; line < (kMore ? kStepLines : lines); ++line) {
 #pragma GCC unroll 4
       for (std::size_t p = 0; p < P; ++p) {
-        const std::size_t at = p * block_.panel_bytes + line * 64;
-        __builtin_prefetch(ask + at, 0, 2);
+        if constexpr (!kMakes) __builtin_prefetch(ask + p * apart + line * 64, 0, 2);
         Vec first;
         Vec second;
-        V::load_pairs(from + at, &first, &second);
+        V::load_pairs(from + p * apart + line * 64, &first, &second);
         even[p] = V::fma(V::broadcast(x[line * 2]), first, even[p]);
         odd[p] = V::fma(V::broadcast(x[line * 2 + 1]), second, odd[p]);
       }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/simd/short_bf16.h"
 
 namespace tandem::kernels::cpu {
 
@@ -40,10 +41,12 @@ class SomeRows {
   static constexpr std::size_t kBroughtSteps = 2;
   static constexpr std::size_t kRoomSteps = 2 * kBroughtSteps;
   static constexpr std::size_t kStepBytes = kPanels * kTileBytes;
-  /// Lines are asked for a tile's worth of memory before they are brought.
-  static constexpr std::size_t kAheadSteps = kTileBytes / W::kMadeOf;
-  /// Lines of a panel that are brought at a time.
-  static constexpr std::size_t kQuarterLines = Tiles::kLines / 4;
+  /// Lines are asked for a tile's worth of memory before they are brought; those of a unit, which
+  /// are asked for together, earlier.
+  static constexpr std::size_t kAheadSteps =
+      W::kUnitLines == 1 ? kTileBytes / W::kMadeOf : W::kUnitLines;
+  /// Units of a panel that are brought at a time.
+  static constexpr std::size_t kQuarterUnits = Tiles::kUnits / 4;
   /// Scratch: x; sums of four panels, twice; B tiles.
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kSumsBytes = 2 * kStepBytes;
@@ -165,6 +168,7 @@ class SomeRows {
       bring_last<3>();
     }
     if constexpr (Quarter == 3) {
+      if constexpr (W::kPatches) mend();
       brought_ = (brought_ + 1) % kRoomSteps;
       if (++step_ < steps_) return;
       step_ = 0;
@@ -175,11 +179,11 @@ class SomeRows {
 
   template <int Quarter>
   inline __attribute__((always_inline)) void bring_lines() {
-    constexpr std::size_t kFirst = Quarter * kQuarterLines;
+    constexpr std::size_t kFirst = Quarter * kQuarterUnits;
     const bool inside = step_ + kAheadSteps < steps_;
     const std::size_t ahead = inside ? step_ + kAheadSteps : step_ + kAheadSteps - steps_;
     const Four& asked = inside ? bringing_ : then_;
-    const std::byte* ask = asked.first + W::at(ahead) + kFirst * 64;
+    const std::byte* ask = asked.first + W::at(ahead) + kFirst * Tiles::kUnitBytes;
     const std::byte* from[4];
     const std::byte* asks[4];
     each_panel([&]<int P>() {
@@ -188,19 +192,35 @@ class SomeRows {
     });
     const typename W::Lines lines[4] = {
         {from[0], step_}, {from[1], step_}, {from[2], step_}, {from[3], step_}};
-    if constexpr (W::kHeaders && Quarter == 0) {
-      if (ahead % 4 == 0) each_panel([&]<int P>() { __builtin_prefetch(asks[P] - 64); });
+    if constexpr (W::kHeaderSteps != 0 && Quarter == 0) {
+      if (ahead % W::kHeaderSteps == 0) each_panel([&]<int P>() { ask_header(asks[P] - 64); });
     }
-    const std::size_t at = W::at(step_) + kFirst * 64;
-    std::byte* to = room(brought_) + kFirst * Tiles::kLineBytes;
+    const std::size_t at = W::at(step_) + kFirst * Tiles::kUnitBytes;
+    std::byte* to = room(brought_) + kFirst * Tiles::kUnitMakes;
 #pragma GCC unroll 4
-    for (std::size_t line = 0; line < kQuarterLines; ++line) {
+    for (std::size_t unit = 0; unit < kQuarterUnits; ++unit) {
       each_panel([&]<int P>() __attribute__((always_inline)) {
-        __builtin_prefetch(asks[P] + line * 64);
-        lines[P].make(from[P] + at + line * 64, to + P * kTileBytes + line * Tiles::kLineBytes);
+        Tiles::ask(asks[P] + unit * Tiles::kUnitBytes);
+        lines[P].make(from[P] + at + unit * Tiles::kUnitBytes,
+                      to + P * kTileBytes + unit * Tiles::kUnitMakes);
         __asm__ volatile("" ::: "memory");  // the order is what counts
       });
     }
+  }
+
+  /// For what lies before a panel's units, and its patches.
+  inline __attribute__((always_inline)) void ask_header(const std::byte* header) const {
+    __builtin_prefetch(header);
+    if constexpr (W::kPatches) __builtin_prefetch(ShortBf16<V>::patches(header, steps_));
+  }
+
+  /// The B tiles of a step that are brought but for what their units do not say.
+  inline __attribute__((always_inline)) void mend() {
+    each_panel([&]<int P>() __attribute__((always_inline)) {
+      if (step_ == 0)
+        patches_[P] = ShortBf16<V>::patches(bringing_.first + offset<P>(bringing_), steps_);
+      patches_[P] = ShortBf16<V>::mend(patches_[P], step_, room(brought_) + P * kTileBytes);
+    });
   }
 
   /// The last step of panel P, where k ends within it.
@@ -360,10 +380,11 @@ class SomeRows {
   const std::byte* rows_;   ///< A tiles
   std::byte* base_;         ///< scratch
   Four bringing_{};
-  Four then_{};              ///< behind `bringing_`
-  std::size_t step_ = 0;     ///< that is brought next
-  std::size_t brought_ = 0;  ///< steps, modulo kRoomSteps
-  std::size_t used_ = 0;     ///< the same
+  Four then_{};                         ///< behind `bringing_`
+  std::size_t step_ = 0;                ///< that is brought next
+  std::size_t brought_ = 0;             ///< steps, modulo kRoomSteps
+  std::size_t used_ = 0;                ///< the same
+  const ShortPatch* patches_[kPanels];  ///< of the panels that are brought, the next ones
   Waiting waiting_{};
   ManyOutputs<V> outputs_;
   T tiles_;

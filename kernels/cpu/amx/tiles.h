@@ -1,5 +1,4 @@
-// Rows of Y = X W^T on AMX tiles: how they are packed, and the products of many rows (many_rows.h)
-// with weights whose panels are B tiles in memory.
+// Rows of Y = X W^T on AMX tiles: how they are packed, and products of many rows (many_rows.h).
 //
 // Idea: a packed panel (16 outputs) is a row of B tiles: 16 rows of 64 bytes each. x is packed into
 // A tiles of 16 rows, one after the other along k.
@@ -58,48 +57,6 @@ std::size_t tile_height(const LinearBlock& block) {
   return block.rows < kTileHeight && !comes_packed<V>(block) ? block.rows : kTileHeight;
 }
 
-/// B tiles of panels of a kind of weights.
-template <class V, class W>
-struct PanelTiles {
-  static constexpr std::size_t kLines = W::kMadeOf / 64;  ///< of memory, for a tile
-  static constexpr std::size_t kRowsOfLine = kTileHeight / kLines;
-  static constexpr std::size_t kLineBytes = kRowsOfLine * kTileRowBytes;  ///< that it becomes
-
-  static constexpr std::size_t steps(std::size_t k) { return (k + W::kStepK - 1) / W::kStepK; }
-
-  /// k of the last step, where panels end within it; else 0.
-  static constexpr std::size_t last_count(std::size_t k) {
-    return W::kWholeSteps ? 0 : k % W::kStepK;
-  }
-
-  /// The tile of a step of `panel`; asks for as much at `ahead`.
-  static inline __attribute__((always_inline)) void make(const std::byte* panel,
-                                                         std::size_t step,
-                                                         const std::byte* ahead,
-                                                         std::byte* to) {
-    const typename W::Lines lines{panel, step};
-    const std::byte* from = panel + W::at(step);
-#pragma GCC unroll 8
-    for (std::size_t line = 0; line < kLines; ++line) {
-      __builtin_prefetch(ahead + line * 64);
-      lines.make(from + line * 64, to + line * kLineBytes);
-    }
-  }
-
-  /// That of a step of which the panel has `count` k: zeros behind them.
-  static void make_last(const std::byte* panel,
-                        std::size_t step,
-                        std::size_t count,
-                        std::byte* to) {
-    constexpr std::size_t kLineK = W::kStepK / kLines;
-    const typename W::Lines lines{panel, step};
-    const std::byte* from = panel + W::at(step);
-    __builtin_memset(to, 0, kTileBytes);
-    for (std::size_t line = 0; line * kLineK < count; ++line)
-      lines.make(from + line * 64, to + line * kLineBytes);
-  }
-};
-
 template <class V, class T, template <class, class> class Kind>
 class TileLinear {
   using W = Kind<V, T>;
@@ -135,13 +92,14 @@ class TileLinear {
   static constexpr std::size_t kRowsInParts = 256;
   static_assert(kRowsInParts / kTileHeight * kPartPanels * kTileBytes <= kRowsRoom,
                 "sums of all panels lie where rows would be packed");
-  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, and the
-  /// last B tiles where panels end within them.
+  /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, the last B
+  /// tiles where panels end within them, and the B tiles of a cut that are made.
   static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
-  static_assert(kTailAt + 2 * kTileBytes <= kTilesRoom);
+  static constexpr std::size_t kMadeAt = kTailAt + 2 * kTileBytes;
+  static_assert(kMadeAt + 2 * kCutSteps * kTileBytes <= kTilesRoom);
 
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
@@ -189,7 +147,8 @@ class TileLinear {
     tiles_.configure(whole_tiles());  // C is 0 to 3, A 4 and 5, B 6 and 7
     const ManyRowsRoom room = {.x = rows_,
                                .waiting = base_ + kWaitingAt,
-                               .tail = last_count_ == 0 ? nullptr : base_ + kTailAt};
+                               .tail = makes_tails() ? base_ + kTailAt : nullptr,
+                               .made = base_ + kMadeAt};
     Many many(block_, steps_, room, tiles_);
     // A tiles of rows_in_parts alone take more of the second level than kRowsBytes.
     const std::size_t parts = (row_tiles_ * steps_ * kTileBytes + kRowsBytes - 1) / kRowsBytes;
@@ -216,7 +175,7 @@ class TileLinear {
     };
     std::size_t panel = block_.panel_begin;
     for (; panel + step <= block_.panel_end; panel += step) {
-      if (last_count_ != 0) {
+      if (makes_tails()) {
         make_last(panel_at(panel), 0);
         make_last(panel_at(panel) + panels_apart(block_), 1);
       }
@@ -224,10 +183,13 @@ class TileLinear {
       sums += sums_apart;
     }
     if (panel < block_.panel_end) {
-      if (last_count_ != 0) make_last(panel_at(panel), 0);
+      if (makes_tails()) make_last(panel_at(panel), 0);
       many.template run<1>(panel, part, sums, next(panel + 1));
     }
   }
+
+  /// Whether panels that are B tiles in memory end within one.
+  [[nodiscard]] bool makes_tails() const { return W::kMadeOf == kTileBytes && last_count_ != 0; }
 
   /// The last B tile of the N-th panel of a pass.
   void make_last(const std::byte* panel, std::size_t n) {

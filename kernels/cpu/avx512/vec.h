@@ -136,7 +136,11 @@ struct Avx512Vec {
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {
-    const __m512i words = _mm512_loadu_si512(from);
+    pairs_of(_mm512_loadu_si512(from), first, second);
+  }
+
+  /// The lower and the upper bf16 of each word.
+  static void pairs_of(Int words, Vec* first, Vec* second) {
     *first = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
     *second = _mm512_castsi512_ps(
         _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
@@ -234,6 +238,46 @@ struct Avx512Vec {
   static void interleave(Int a, Int b, Int* low, Int* high) {
     *low = _mm512_unpacklo_epi16(a, b);
     *high = _mm512_unpackhi_epi16(a, b);
+  }
+
+  static Int load_table(const void* from) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  }
+
+  static Int look_up(Int table, Int bytes) { return _mm512_shuffle_epi8(table, bytes); }
+
+  template <unsigned kMask>
+  static Int with_bits(Int v, Int bits) {
+    // v & mask | bits
+    return _mm512_ternarylogic_epi32(v, _mm512_set1_epi8(static_cast<char>(kMask)), bits, 0xea);
+  }
+
+  static void join_bytes(Int lower, Int upper, Int* first, Int* second) {
+    *first = _mm512_unpacklo_epi8(lower, upper);
+    *second = _mm512_unpackhi_epi8(lower, upper);
+  }
+
+  static Int pack_nibbles(Int low, Int high) {
+    return _mm512_or_si512(low, _mm512_slli_epi16(high, 4));
+  }
+
+  static std::uint64_t name_exponents(
+      Int first, Int second, std::uint32_t base, Int* kept, Int* names) {
+    const Int low = _mm512_set1_epi16(0xff);
+    const Int lower =
+        _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
+    const Int upper =
+        _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    *kept = with_bits<0x80>(upper, _mm512_and_si512(lower, _mm512_set1_epi8(0x7f)));
+    const Int lowest = _mm512_and_si512(_mm512_srli_epi16(lower, 7), _mm512_set1_epi8(1));
+    const Int exponent = _mm512_or_si512(_mm512_add_epi8(upper, upper), lowest);
+    const Int name = _mm512_sub_epi8(exponent, _mm512_set1_epi8(static_cast<char>(base)));
+    const __mmask64 some = _mm512_test_epi8_mask(exponent, exponent);
+    const __mmask64 named =
+        some &
+        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(name, _mm512_set1_epi8(1)), _mm512_set1_epi8(15));
+    *names = _mm512_maskz_mov_epi8(named, name);
+    return some & ~named;
   }
 
   static float sum(Vec v) {

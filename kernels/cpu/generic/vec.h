@@ -319,6 +319,80 @@ struct GenericVec {
     }
   }
 
+  static std::uint32_t byte_at(const Int& v, int i) {
+    return static_cast<std::uint32_t>(v.lane[i / 4]) >> i % 4 * 8 & 0xffU;
+  }
+
+  /// fn(i) to byte i.
+  template <class Fn>
+  static Int of_bytes(Fn fn) {
+    Int out;
+    for (int i = 0; i < 64; i += 4) {
+      const std::uint32_t word = fn(i) | fn(i + 1) << 8 | fn(i + 2) << 16 | fn(i + 3) << 24;
+      out.lane[i / 4] = static_cast<std::int32_t>(word);
+    }
+    return out;
+  }
+
+  /// 16 bytes, four times.
+  static Int load_table(const void* from) {
+    Int out;
+    for (int i = 0; i < 16; i += 4)
+      std::memcpy(out.lane + i, from, 16);
+    return out;
+  }
+
+  /// Of each byte, from 0 to 15, what `table` has there.
+  static Int look_up(const Int& table, const Int& bytes) {
+    return of_bytes([&](int i) { return byte_at(table, byte_at(bytes, i)); });
+  }
+
+  /// Of each byte the bits of kMask in v, and `bits`, which are others.
+  template <unsigned kMask>
+  static Int with_bits(const Int& v, const Int& bits) {
+    return of_bytes([&](int i) { return (byte_at(v, i) & kMask) | byte_at(bits, i); });
+  }
+
+  /// Halves of a lower and an upper byte: of every 16 the first 8 into `first`.
+  static void join_bytes(const Int& lower, const Int& upper, Int* first, Int* second) {
+    const auto half_of = [&](const Int& v, int i, int from) {
+      return byte_at(v, i / 16 * 16 + i % 16 / 2 + from);
+    };
+    const auto joined = [&](int from) {
+      return of_bytes([&](int i) { return half_of(i % 2 == 0 ? lower : upper, i, from); });
+    };
+    *first = joined(0);
+    *second = joined(8);
+  }
+
+  /// What low_nibbles and high_nibbles take apart.
+  static Int pack_nibbles(const Int& low, const Int& high) {
+    return of_bytes([&](int i) { return byte_at(low, i) | byte_at(high, i) << 4; });
+  }
+
+  /// Of 64 bf16 in two vectors, in the order of join_bytes: sign and mantissa, and exponent - base
+  /// where that is 1 to 15 (else 0). Bit i: byte i is of an exponent that is neither those nor 0.
+  static std::uint64_t name_exponents(
+      const Int& first, const Int& second, std::uint32_t base, Int* kept, Int* names) {
+    const auto bits_of = [&](int i) {
+      const int half = i / 16 * 8 + i % 8;
+      const Int& v = i % 16 < 8 ? first : second;
+      return byte_at(v, half * 2) | byte_at(v, half * 2 + 1) << 8;
+    };
+    const auto name_of = [&](int i) {
+      const std::uint32_t exponent = bits_of(i) >> 7 & 0xffU;
+      return exponent > base && exponent <= base + 15 ? exponent - base : 0;
+    };
+    *kept = of_bytes([&](int i) { return (bits_of(i) >> 8 & 0x80U) | (bits_of(i) & 0x7fU); });
+    *names = of_bytes(name_of);
+    std::uint64_t others = 0;
+    for (int i = 0; i < 64; ++i) {
+      const bool zero = (bits_of(i) >> 7 & 0xffU) == 0;
+      others |= std::uint64_t{!zero && name_of(i) == 0} << i;
+    }
+    return others;
+  }
+
   /// The tree of all families: lanes i and i+8, then i and i+4, then i and i+2, then 0 and 1.
   static float sum(const Vec& v) {
     float t[16];

@@ -50,7 +50,7 @@ struct LinearBlock {
   const std::byte* weight;  ///< panel 0
   std::size_t panel_bytes;
   WeightScheme scheme;
-  DType dtype;  ///< of WeightScheme::kFloat
+  DType dtype;  ///< of WeightScheme::kFloat and kShortBf16
   std::size_t k;
   std::size_t n;
   std::size_t panel_begin;
@@ -188,6 +188,9 @@ struct Kernels {
       const float* values, std::size_t count, float scale, std::int8_t* out, std::int8_t* affine);
   /// panel[w][lane] = word w of rows[lane]: `count` words of 32 bits of kPanel rows.
   void (*move_words)(const std::byte* const* rows, std::size_t count, std::byte* panel);
+  /// A panel of kShortBf16 of a plain one of bf16, of so many steps of 32 k, see short_bf16.h.
+  /// False: it does not fit. Null: no products with such weights here.
+  bool (*shorten)(const std::byte* plain, std::size_t steps, std::byte* panel) = nullptr;
   /// sums[lane] = sum of the signed bytes of panel[w][lane] over `count` words.
   void (*sum_bytes)(const std::byte* panel, std::size_t count, std::int32_t* sums);
   void (*attention)(const AttentionTile&);

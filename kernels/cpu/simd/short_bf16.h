@@ -1,0 +1,216 @@
+// Panels of WeightScheme::kShortBf16: bf16 in 12 bits each, with all bits of each.
+//
+// Idea: products of few rows take the time of reading their weight, and the 8 bits of a bf16
+// exponent say little: nearly all weights of a panel have one of 15 exponents that follow each
+// other. So a weight is its sign and mantissa (a byte) and a name for its exponent (half a byte).
+// The few others are noted with their place. Others have found the same: "70% size, 100% accuracy"
+// (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so that a line
+// becomes B tiles in a dozen instructions.
+//
+// A panel: a line of tables (below); per 32 k four units of 192 bytes; patches, the last of which
+// is none. A unit becomes 4 lines of 64 bytes of a plain bf16 panel: [2][64] bytes of sign and
+// mantissa, each for two lines, then [64] names, in the lower half of a byte those of the first two
+// lines. The bytes of two lines are in the order that V::join_bytes undoes.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+namespace tandem::kernels::cpu {
+
+/// Of a panel: tables of the exponents by their names: [16] bytes with the upper 7 bits, [16] with
+/// the lowest as bit 7. Name 0 is exponent 0.
+inline constexpr std::size_t kShortHeaderBytes = 64;
+inline constexpr std::size_t kShortStepK = 32;
+inline constexpr std::size_t kShortStepBytes = 768;
+inline constexpr std::size_t kShortUnitLines = 3;
+inline constexpr std::size_t kPlainStepBytes = kShortStepK * kPanel * 2;
+
+/// A weight whose exponent has no name.
+struct ShortPatch {
+  std::uint32_t at;  ///< in elements of the plain panel; rising. kNoPatch: none
+  std::uint16_t bits;
+  std::uint16_t unused;
+};
+
+inline constexpr std::uint32_t kNoPatch = 0xffffffffU;
+
+/// Of a panel with `steps` steps: 2 in 1,000 weights may have one.
+constexpr std::size_t short_patch_bytes(std::size_t steps) {
+  return (1 + steps / 8) * 64;
+}
+
+constexpr std::size_t short_panel_bytes(std::size_t steps) {
+  return kShortHeaderBytes + steps * kShortStepBytes + short_patch_bytes(steps);
+}
+
+template <class V>
+struct ShortBf16 {
+  using Int = typename V::Int;
+
+  /// What makes plain lines of units of a panel.
+  struct Tables {
+    Int upper;
+    Int lowest;
+
+    inline __attribute__((always_inline)) explicit Tables(const std::byte* panel)
+        : upper(V::load_table(panel)), lowest(V::load_table(panel + 16)) {}
+
+    /// The four plain lines of a unit.
+    inline __attribute__((always_inline)) void make(const std::byte* unit, Int (&lines)[4]) const {
+      const Int names = V::int_load(unit + 128);
+      make_two(V::int_load(unit), V::low_nibbles(names), &lines[0], &lines[1]);
+      make_two(V::int_load(unit + 64), V::high_nibbles(names), &lines[2], &lines[3]);
+    }
+
+    inline __attribute__((always_inline)) void make(const std::byte* unit, std::byte* to) const {
+      Int lines[4];
+      make(unit, lines);
+#pragma GCC unroll 4
+      for (std::size_t line = 0; line < 4; ++line)
+        V::int_store(to + line * 64, lines[line]);
+    }
+
+   private:
+    inline __attribute__((always_inline)) void make_two(Int kept,
+                                                        Int names,
+                                                        Int* first,
+                                                        Int* second) const {
+      V::join_bytes(V::template with_bits<0x7f>(kept, V::look_up(lowest, names)),
+                    V::template with_bits<0x80>(kept, V::look_up(upper, names)),
+                    first,
+                    second);
+    }
+  };
+
+  static const ShortPatch* patches(const std::byte* panel, std::size_t steps) {
+    return reinterpret_cast<const ShortPatch*>(panel + kShortHeaderBytes + steps * kShortStepBytes);
+  }
+
+  /// Whether a patch is for that step or one before.
+  static inline __attribute__((always_inline)) bool is_due(const ShortPatch* patch,
+                                                           std::size_t step) {
+    return __builtin_expect(static_cast<long>(patch->at < (step + 1) * kStepElements), 0) != 0;
+  }
+
+  /// Sets what is not as its unit says in the plain lines of a step. Returns the patch behind.
+  static inline __attribute__((always_inline)) const ShortPatch* mend(const ShortPatch* patch,
+                                                                      std::size_t step,
+                                                                      std::byte* to) {
+    for (; is_due(patch, step); ++patch)
+      __builtin_memcpy(to + (patch->at - step * kStepElements) * 2, &patch->bits, 2);
+    return patch;
+  }
+
+  /// The first patch for `step` or one behind it.
+  static const ShortPatch* patches_from(const std::byte* panel,
+                                        std::size_t steps,
+                                        std::size_t step) {
+    const ShortPatch* patch = patches(panel, steps);
+    while (patch->at < step * kStepElements)
+      ++patch;
+    return patch;
+  }
+
+  /// A panel of `steps` steps of a plain one. False when more weights need a patch than have room;
+  /// then it holds nothing.
+  static bool shorten(const std::byte* plain, std::size_t steps, std::byte* panel) {
+    // Mostly no weight is far larger than the others.
+    return shorten_below(plain, steps, largest_exponent(plain, steps), panel) ||
+           shorten_below(plain, steps, best_exponent(plain, steps), panel);
+  }
+
+ private:
+  static constexpr std::size_t kStepElements = kPlainStepBytes / 2;
+  static constexpr std::uint32_t kNames = 15;  ///< but for exponent 0
+
+  static std::uint32_t largest_exponent(const std::byte* plain, std::size_t steps) {
+    Int most = V::int_zero();
+    for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64)
+      most = V::max_magnitudes(most, V::int_load(plain + at));
+    alignas(64) std::uint16_t halves[32];
+    V::int_store(halves, most);
+    std::uint32_t largest = 0;
+    for (const std::uint16_t half : halves)
+      largest = half > largest ? half : largest;
+    return largest >> 7;
+  }
+
+  /// The largest of those exponents next to each other that most weights have.
+  static std::uint32_t best_exponent(const std::byte* plain, std::size_t steps) {
+    std::uint32_t counts[256] = {};
+    for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 2) {
+      std::uint16_t bits = 0;
+      __builtin_memcpy(&bits, plain + at, 2);
+      ++counts[bits >> 7 & 0xffU];
+    }
+    std::uint32_t named = 0;
+    std::uint32_t most = 0;
+    std::uint32_t best = kNames;
+    for (std::uint32_t exponent = 1; exponent < 256; ++exponent) {
+      named += counts[exponent];
+      if (exponent > kNames) named -= counts[exponent - kNames];
+      if (named <= most) continue;
+      most = named;
+      best = exponent;
+    }
+    return best;
+  }
+
+  /// With names for `highest` and what is next below.
+  static bool shorten_below(const std::byte* plain,
+                            std::size_t steps,
+                            std::uint32_t highest,
+                            std::byte* panel) {
+    const std::uint32_t base = highest > kNames ? highest - kNames : 0;
+    __builtin_memset(panel, 0, kShortHeaderBytes);
+    for (std::uint32_t name = 1; name <= kNames; ++name) {
+      panel[name] = static_cast<std::byte>((base + name) >> 1);
+      panel[16 + name] = static_cast<std::byte>((base + name) << 7);
+    }
+    auto* patch = const_cast<ShortPatch*>(patches(panel, steps));
+    // Behind the last one there is room for none.
+    const ShortPatch* const end = patch + short_patch_bytes(steps) / sizeof(ShortPatch) - 1;
+    for (std::size_t unit = 0; unit < steps * 4; ++unit) {
+      const std::byte* from = plain + unit * 256;
+      std::byte* to = panel + kShortHeaderBytes + unit * kShortUnitLines * 64;
+      Int names[2];
+      for (std::size_t half = 0; half < 2; ++half) {
+        Int kept;
+        const std::uint64_t others = V::name_exponents(V::int_load(from + half * 128),
+                                                       V::int_load(from + half * 128 + 64),
+                                                       base,
+                                                       &kept,
+                                                       &names[half]);
+        V::int_store(to + half * 64, kept);
+        if (__builtin_expect(static_cast<long>(others != 0), 0) != 0 &&
+            !note(from + half * 128, unit * 128 + half * 64, base, end, patch)) {
+          return false;
+        }
+      }
+      V::int_store(to + 128, V::pack_nibbles(names[0], names[1]));
+    }
+    *patch = {.at = kNoPatch, .bits = 0, .unused = 0};
+    // The same bytes for the same weights.
+    __builtin_memset(patch + 1, 0, static_cast<std::size_t>(end - patch) * sizeof(ShortPatch));
+    return true;
+  }
+
+  /// Patches for those of two lines, the first element of which is `at`. False: there are too many.
+  static bool note(const std::byte* lines,
+                   std::size_t at,
+                   std::uint32_t base,
+                   const ShortPatch* end,
+                   ShortPatch*& patch) {
+    for (std::size_t i = 0; i < 64; ++i) {
+      std::uint16_t bits = 0;
+      __builtin_memcpy(&bits, lines + i * 2, 2);
+      const std::uint32_t exponent = bits >> 7 & 0xffU;
+      if (exponent == 0 || (exponent > base && exponent <= base + kNames)) continue;
+      if (patch == end) return false;
+      *patch++ = {.at = static_cast<std::uint32_t>(at + i), .bits = bits, .unused = 0};
+    }
+    return true;
+  }
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,241 @@
+// Weights of bf16 that are kept in 12 bits each: every bit of every weight is there, whatever it
+// is, and products are those of plain bf16.
+#include "kernels/cpu/simd/short_bf16.h"
+
+#include "kernels/cpu/panels.h"
+#include "kernels/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tandem::kernels {
+namespace {
+
+using testing::Rng;
+
+/// Those that keep bf16 so.
+std::vector<const Backend*> backends() {
+  std::vector<const Backend*> all;
+  for (const Backend* backend : testing::vector_backends()) {
+    if (backend->kept_format(DType::kBf16, 64) == WeightFormat(WeightScheme::kShortBf16))
+      all.push_back(backend);
+  }
+  return all;
+}
+
+MatrixView view_of(const std::vector<std::uint16_t>& bits, std::size_t rows, std::size_t cols) {
+  return {.data = bits.data(), .dtype = DType::kBf16, .rows = rows, .cols = cols};
+}
+
+/// As weights of models are: most within some powers of 2 of each other, some zero.
+std::uint16_t usual(Rng& rng) {
+  const float sum = rng.real() + rng.real() + rng.real() + rng.real();
+  return rng.below(50) == 0 ? std::uint16_t{0} : f32_to_bf16(sum * 0.02F);
+}
+
+struct Kind {
+  const char* name;
+  std::function<std::uint16_t(Rng&)> bits;
+};
+
+const Kind kKinds[] = {
+    {"usual", usual},
+    {"one in 1500 is anything",
+     [](Rng& rng) {
+       return rng.below(1500) == 0 ? static_cast<std::uint16_t>(rng.next()) : usual(rng);
+     }},
+    {"zeros and subnormals",
+     [](Rng& rng) { return static_cast<std::uint16_t>(rng.next() & 0x807fU); }},
+    {"the smallest exponents",
+     [](Rng& rng) { return static_cast<std::uint16_t>(rng.next() & 0x87ffU); }},
+    {"the largest exponents, infinity and NaN",
+     [](Rng& rng) { return static_cast<std::uint16_t>(rng.next() | 0x7c00U); }},
+};
+
+std::vector<std::uint16_t> bits_of(const Kind& kind, Rng& rng, std::size_t count) {
+  std::vector<std::uint16_t> bits(count);
+  for (std::uint16_t& each : bits)
+    each = kind.bits(rng);
+  return bits;
+}
+
+std::size_t steps_of(std::size_t k) {
+  return cpu::round_up(k, cpu::kShortStepK) / cpu::kShortStepK;
+}
+
+/// What a panel says of element `at` of the plain one, read as short_bf16.h describes it.
+std::uint16_t element(const std::byte* panel, std::size_t steps, std::size_t at) {
+  const std::byte* patches = panel + 64 + steps * 768;
+  for (std::size_t i = 0;; ++i) {
+    cpu::ShortPatch patch{};
+    std::memcpy(&patch, patches + i * sizeof patch, sizeof patch);
+    if (patch.at == at) return patch.bits;
+    if (patch.at > at) break;
+  }
+  const std::size_t unit = at / 128;
+  const std::size_t half = at % 128 / 64;
+  // Of 16 bytes that lie together the first 8 are of the first line.
+  const std::size_t line = at % 64 / 32;
+  const std::size_t byte = at % 32 / 8 * 16 + line * 8 + at % 8;
+  const std::byte* bytes = panel + 64 + unit * 192;
+  const auto kept = std::to_integer<unsigned>(bytes[half * 64 + byte]);
+  const auto names = std::to_integer<unsigned>(bytes[128 + byte]);
+  const unsigned name = half == 0 ? names & 15U : names >> 4;
+  const auto upper = std::to_integer<unsigned>(panel[name]);
+  const auto lowest = std::to_integer<unsigned>(panel[16 + name]);
+  return static_cast<std::uint16_t>((kept & 0x80U) << 8 | upper << 8 | lowest | (kept & 0x7fU));
+}
+
+TEST(ShortBf16, EveryBitOfEveryWeightIsThere) {
+  constexpr std::size_t kRows = 40;
+  ThreadPool pool(2);
+  for (const Backend* backend : backends()) {
+    for (const Kind& kind : kKinds) {
+      for (const std::size_t k : {1U, 31U, 32U, 72U, 1024U, 3000U}) {
+        SCOPED_TRACE(std::string(kind.name) + " K=" + std::to_string(k));
+        Rng rng(k);
+        const std::vector<std::uint16_t> bits = bits_of(kind, rng, kRows * k);
+        const MatrixView view = view_of(bits, kRows, k);
+        const auto weight = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+        ASSERT_NE(weight, nullptr);
+        ASSERT_EQ(weight->scheme(), WeightScheme::kShortBf16);
+        const std::size_t bytes = cpu::panel_bytes(k, weight->format());
+        std::size_t wrong = 0;
+        for (std::size_t row = 0; row < kRows; ++row) {
+          for (std::size_t i = 0; i < k; ++i) {
+            const std::size_t at = cpu::panel_index(row % 16, i, DType::kBf16);
+            const std::byte* panel = weight->data() + row / 16 * bytes;
+            wrong += element(panel, steps_of(k), at) == bits[row * k + i] ? 0 : 1;
+          }
+        }
+        EXPECT_EQ(wrong, 0U);
+      }
+    }
+  }
+}
+
+TEST(ShortBf16, TakesThreeQuartersOfTheMemory) {
+  for (const Backend* backend : backends()) {
+    const double share =
+        static_cast<double>(backend->packed_bytes(4096, 1024, WeightScheme::kShortBf16)) /
+        static_cast<double>(backend->packed_bytes(4096, 1024, DType::kBf16));
+    EXPECT_LT(share, 0.77);
+  }
+}
+
+/// The same bits, or NaN in both.
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0) return false;
+  }
+  return a.size() == b.size();
+}
+
+// Rows that go by vectors, by one tile, by two, and by many; parts of tiles, panels and steps.
+TEST(ShortBf16, ProductsAreThoseOfPlainBf16) {
+  struct Size {
+    std::size_t n;
+    std::size_t k;
+  };
+
+  constexpr Size kSizes[] = {{16, 32}, {50, 31}, {112, 328}, {64, 1024}, {80, 4100}};
+  ThreadPool pool(2);
+  for (const Backend* backend : backends()) {
+    for (const Kind& kind : kKinds) {
+      for (const Size& size : kSizes) {
+        if (testing::in_plain_code(*backend) && size.k > 400) continue;
+        Rng rng(size.n);
+        const std::vector<std::uint16_t> bits = bits_of(kind, rng, size.n * size.k);
+        const MatrixView view = view_of(bits, size.n, size.k);
+        const auto plain = backend->pack({&view, 1}, DType::kBf16, pool);
+        const auto shorter = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+        ASSERT_TRUE(plain != nullptr && shorter != nullptr);
+        ASSERT_EQ(shorter->scheme(), WeightScheme::kShortBf16);
+        for (const std::size_t rows : {1U, 2U, 16U, 17U, 32U, 33U, 70U, 300U}) {
+          SCOPED_TRACE(std::string(kind.name) + " N=" + std::to_string(size.n) +
+                       " K=" + std::to_string(size.k) + " rows " + std::to_string(rows));
+          const std::vector<float> x = rng.reals(rows * size.k);
+          const auto product = [&](const PackedWeight& weight) {
+            std::vector<float> y(rows * size.n, 1.0F);
+            backend->linear({.x = x.data(),
+                             .weight = &weight,
+                             .y = y.data(),
+                             .tokens = rows,
+                             .accumulate = true},
+                            pool);
+            return y;
+          };
+          EXPECT_TRUE(same(product(*shorter), product(*plain)));
+        }
+      }
+    }
+  }
+}
+
+// Exponents all over, in one panel of many: the whole weight becomes plain.
+TEST(ShortBf16, WeightsThatDoNotFitBecomePlain) {
+  constexpr std::size_t kN = 96;
+  constexpr std::size_t kK = 256;
+  ThreadPool pool(2);
+  for (const Backend* backend : backends()) {
+    Rng rng(3);
+    std::vector<std::uint16_t> bits = bits_of(kKinds[0], rng, kN * kK);
+    for (std::size_t i = 80 * kK; i < 81 * kK; ++i)
+      bits[i] = static_cast<std::uint16_t>(rng.next() & 0xbfffU);
+    const MatrixView view = view_of(bits, kN, kK);
+    const auto filled = backend->allocate(kN, kK, WeightScheme::kShortBf16, 1);
+    PackJob job{.to = filled.get(), .parts = {view}};
+    backend->fill({&job, 1}, pool);
+    EXPECT_TRUE(job.misfit);
+    const auto plain = backend->pack({&view, 1}, DType::kBf16, pool);
+    const auto packed = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+    ASSERT_EQ(packed->format(), WeightFormat(DType::kBf16));
+    EXPECT_EQ(std::memcmp(packed->data(), plain->data(), plain->bytes()), 0);
+    // Of a stack too: all of it.
+    const MatrixView both[] = {
+        view_of(bits, kN / 2, kK),
+        {.data = bits.data() + kN / 2 * kK, .dtype = DType::kBf16, .rows = kN / 2, .cols = kK}};
+    const auto stack = backend->pack_stack(both, WeightScheme::kShortBf16, pool);
+    const auto plain_stack = backend->pack_stack(both, DType::kBf16, pool);
+    ASSERT_EQ(stack->format(), WeightFormat(DType::kBf16));
+    EXPECT_EQ(std::memcmp(stack->data(), plain_stack->data(), plain_stack->bytes()), 0);
+  }
+}
+
+// Some weights far above the others get the patches, not all the others.
+TEST(ShortBf16, FewLargeWeightsFit) {
+  constexpr std::size_t kK = 512;
+  ThreadPool pool(1);
+  for (const Backend* backend : backends()) {
+    for (const int largest : {10, 40, 120}) {
+      Rng rng(4);
+      std::vector<std::uint16_t> bits = bits_of(kKinds[0], rng, 16 * kK);
+      for (int i = 0; i < 5; ++i)
+        bits[rng.below(bits.size())] = f32_to_bf16(std::ldexp(1.0F, largest));
+      const MatrixView view = view_of(bits, 16, kK);
+      const auto packed = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+      EXPECT_EQ(packed->scheme(), WeightScheme::kShortBf16) << largest;
+    }
+  }
+}
+
+TEST(ShortBf16, OnlyBf16IsKeptSo) {
+  for (const Backend* backend : backends()) {
+    for (const WeightFormat other : {WeightFormat(DType::kF32),
+                                     WeightFormat(DType::kF16),
+                                     WeightFormat(WeightScheme::kInt8),
+                                     WeightFormat(WeightScheme::kInt8Dynamic)})
+      EXPECT_EQ(backend->kept_format(other, 64), other);
+    EXPECT_EQ(backend->kept_format(DType::kBf16, cpu::kMostShortK + 1), WeightFormat(DType::kBf16));
+  }
+  EXPECT_EQ(testing::reference().kept_format(DType::kBf16, 64), WeightFormat(DType::kBf16));
+}
+
+}  // namespace
+}  // namespace tandem::kernels
