@@ -164,9 +164,10 @@ Experts pack_experts(const Backend& backend,
       matrices.emplace_back(n, k, DType::kF32, values, e % 2 != 0);
       views.push_back(matrices.back().view());
     }
-    auto packed = backend.pack_stack(views, testing::had(backend, format, k), pool);
+    const WeightFormat store = testing::had(backend, format, k);
+    auto packed = backend.pack_stack(views, store, pool);
     EXPECT_EQ(packed->count(), p.experts);
-    EXPECT_EQ(packed->bytes(), stacked_bytes(p.experts, backend.packed_bytes(n, k, format)));
+    EXPECT_EQ(packed->bytes(), stacked_bytes(p.experts, backend.packed_bytes(n, k, store)));
     return packed;
   };
   Experts out;
