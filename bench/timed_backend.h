@@ -68,6 +68,7 @@ class OpClock {
 struct OpCost {
   double seconds = 0;
   double bytes = 0;       ///< weights or KV: what must come from memory
+  double spared = 0;      ///< more, had bf16 weights not been kept in less (kShortBf16)
   double flops = 0;       ///< f32 operations
   double bf16_flops = 0;  ///< f32 sums of bf16 products, where the family has such products
   double int8_ops = 0;    ///< 8-bit operations
@@ -286,6 +287,7 @@ class TimedBackend final : public kernels::Backend {
     last_experts_.emplace_back(args.gate, chosen);
     for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
       cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
+      cost.spared += static_cast<double>(chosen.size()) * spared_of(*weight);
       count_products(*weight,
                      2.0 * static_cast<double>(rows) * static_cast<double>(weight->n()) *
                          static_cast<double>(weight->k()),
@@ -316,7 +318,16 @@ class TimedBackend final : public kernels::Backend {
     const double ops = 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.n()) *
                        static_cast<double>(weight.k());
     cost.bytes += tokens == 0 ? 0 : static_cast<double>(weight.bytes());
+    cost.spared += tokens == 0 ? 0 : spared_of(weight);
     count_products(weight, ops, cost);
+  }
+
+  /// Of one weight of a stack.
+  [[nodiscard]] double spared_of(const kernels::PackedWeight& weight) const {
+    if (weight.scheme() != kernels::WeightScheme::kShortBf16) return 0;
+    const std::size_t plain = inner_.packed_bytes(weight.n(), weight.k(), kernels::DType::kBf16);
+    return static_cast<double>(plain) -
+           static_cast<double>(weight.bytes()) / static_cast<double>(weight.count());
   }
 
   void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
