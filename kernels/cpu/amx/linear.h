@@ -37,7 +37,7 @@ struct Bf16Kind {
   static constexpr bool kWholeSteps = true;
   /// Lines of memory that become rows of a B tile together.
   static constexpr std::size_t kUnitLines = 1;
-  /// Whether a line lies before what is made of it from step `kHeaderSteps` * i on; 0: none does.
+  /// Steps behind a line that says what they become; 0: there is no such line.
   static constexpr std::size_t kHeaderSteps = 0;
   /// Whether a panel has patches, see short_bf16.h.
   static constexpr bool kPatches = false;
@@ -84,7 +84,7 @@ struct ShortBf16Kind : Bf16Kind<V, T> {
   static_assert(Bf16Kind<V, T>::kStepK == kShortStepK && kPlainStepBytes == kTileBytes);
   static constexpr std::size_t kMadeOf = kShortStepBytes;
   static constexpr std::size_t kUnitLines = kShortUnitLines;
-  static constexpr std::size_t kHeaderSteps = kMaxK / kShortStepK;
+  static constexpr std::size_t kHeaderSteps = kMaxK / kShortStepK;  // all
   static constexpr bool kPatches = true;
 
   static constexpr std::size_t at(std::size_t step) { return kShortHeaderBytes + step * kMadeOf; }

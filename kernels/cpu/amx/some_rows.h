@@ -380,11 +380,11 @@ class SomeRows {
   const std::byte* rows_;   ///< A tiles
   std::byte* base_;         ///< scratch
   Four bringing_{};
-  Four then_{};                         ///< behind `bringing_`
-  std::size_t step_ = 0;                ///< that is brought next
-  std::size_t brought_ = 0;             ///< steps, modulo kRoomSteps
-  std::size_t used_ = 0;                ///< the same
-  const ShortPatch* patches_[kPanels];  ///< of the panels that are brought, the next ones
+  Four then_{};                              ///< behind `bringing_`
+  std::size_t step_ = 0;                     ///< that is brought next
+  std::size_t brought_ = 0;                  ///< steps, modulo kRoomSteps
+  std::size_t used_ = 0;                     ///< the same
+  const ShortPatch* patches_[kPanels] = {};  ///< of the panels that are brought, the next ones
   Waiting waiting_{};
   ManyOutputs<V> outputs_;
   T tiles_;
