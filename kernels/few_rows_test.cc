@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@ using testing::kInf;
 using testing::kNan;
 using testing::Matrix;
 using testing::Rng;
+using testing::same_or_nan;
 
 /// More than any family takes as few.
 constexpr std::size_t kMany = 8;
@@ -74,15 +74,6 @@ std::vector<float> rows_of(Rng& rng, std::size_t k, float tiny) {
   return x;
 }
 
-/// The same bits, or NaN in both.
-bool same(const float* a, const float* b, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (std::memcmp(a + i, b + i, sizeof(float)) != 0) return false;
-  }
-  return true;
-}
-
 void expect_few_as_many(const Backend& backend, const Format& format, const Case& c) {
   ThreadPool pool(c.threads);
   Rng rng(c.n * 7 + c.k);
@@ -109,7 +100,7 @@ void expect_few_as_many(const Backend& backend, const Format& format, const Case
         std::vector<float> few(before.begin(),
                                before.begin() + static_cast<std::ptrdiff_t>(rows * c.n));
         run(first, rows, few.data());
-        EXPECT_TRUE(same(few.data(), many.data() + first * c.n, rows * c.n))
+        EXPECT_TRUE(same_or_nan(few.data(), many.data() + first * c.n, rows * c.n))
             << rows << " rows from " << first << (accumulate ? ", accumulated" : "");
       }
     }
@@ -157,7 +148,7 @@ TEST(FewRows, OfGateAndUpHaveTheBitsOfMany) {
         std::vector<float> few(rows * kInner);
         backend->gated_linear(
             {.x = x.data(), .weight = weight.get(), .y = few.data(), .tokens = rows}, pool);
-        EXPECT_TRUE(same(few.data(), many.data(), few.size())) << rows << " rows";
+        EXPECT_TRUE(same_or_nan(few.data(), many.data(), few.size())) << rows << " rows";
       }
     }
   }

@@ -64,10 +64,6 @@ std::vector<std::uint16_t> bits_of(const Kind& kind, Rng& rng, std::size_t count
   return bits;
 }
 
-std::size_t steps_of(std::size_t k) {
-  return cpu::round_up(k, cpu::kShortStepK) / cpu::kShortStepK;
-}
-
 /// What a panel says of element `at` of the plain one, read as short_bf16.h describes it.
 std::uint16_t element(const std::byte* panel, std::size_t steps, std::size_t at) {
   const std::byte* patches = panel + 64 + steps * 768;
@@ -110,7 +106,7 @@ TEST(ShortBf16, EveryBitOfEveryWeightIsThere) {
           for (std::size_t i = 0; i < k; ++i) {
             const std::size_t at = cpu::panel_index(row % 16, i, DType::kBf16);
             const std::byte* panel = weight->data() + row / 16 * bytes;
-            wrong += element(panel, steps_of(k), at) == bits[row * k + i] ? 0 : 1;
+            wrong += element(panel, cpu::short_steps(k), at) == bits[row * k + i] ? 0 : 1;
           }
         }
         EXPECT_EQ(wrong, 0U);
@@ -126,15 +122,6 @@ TEST(ShortBf16, TakesThreeQuartersOfTheMemory) {
         static_cast<double>(backend->packed_bytes(4096, 1024, DType::kBf16));
     EXPECT_LT(share, 0.77);
   }
-}
-
-/// The same bits, or NaN in both.
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0) return false;
-  }
-  return a.size() == b.size();
 }
 
 // Rows that go by vectors, by one tile, by two, and by many; parts of tiles, panels and steps.
@@ -171,7 +158,8 @@ TEST(ShortBf16, ProductsAreThoseOfPlainBf16) {
                             pool);
             return y;
           };
-          EXPECT_TRUE(same(product(*shorter), product(*plain)));
+          const std::vector<float> got = product(*shorter);
+          EXPECT_TRUE(testing::same_or_nan(got.data(), product(*plain).data(), got.size()));
         }
       }
     }

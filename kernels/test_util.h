@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -106,6 +107,15 @@ inline const Backend& reference() {
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+/// The same bits, or NaN in both.
+inline bool same_or_nan(const float* a, const float* b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (std::memcmp(a + i, b + i, sizeof(float)) != 0) return false;
+  }
+  return true;
 }
 
 /// The rows at `index` of [rows, row] values, in that order.

@@ -70,7 +70,6 @@ class Loader {
                         bool with_bias,
                         kernels::WeightFormat format,
                         bool late) {
-    const auto k = static_cast<std::size_t>(cols);
     std::vector<SourceMatrix> matrices;
     std::vector<kernels::MatrixView> views;
     Linear result;
@@ -86,8 +85,7 @@ class Loader {
     std::size_t rows = 0;
     for (const kernels::MatrixView& view : views)
       rows += view.rows;
-    result.weight =
-        options_.backend->allocate(rows, k, options_.backend->kept_format(format, k), 1);
+    result.weight = allocate(rows, static_cast<std::size_t>(cols), format, 1);
     if (result.weight == nullptr) {
       return resource_exhausted(fmt::format(
           "tensor '{}.weight': no memory to pack {} columns", parts.begin()->name, cols));
@@ -98,6 +96,15 @@ class Loader {
     }
     TANDEM_TRY(add(*result.weight, std::move(views), std::move(matrices)));
     return result;
+  }
+
+  /// In the format in which the backend keeps such weights.
+  [[nodiscard]] std::unique_ptr<kernels::PackedWeight> allocate(std::size_t rows,
+                                                                std::size_t cols,
+                                                                kernels::WeightFormat format,
+                                                                std::size_t count) const {
+    const kernels::Backend& backend = *options_.backend;
+    return backend.allocate(rows, cols, backend.kept_format(format, cols), count);
   }
 
   /// Whether packing is as fast as reading: f16 is moved by halves of words.
@@ -123,12 +130,10 @@ class Loader {
       views.push_back(matrix.view);
       matrices.push_back(std::move(matrix));
     }
-    const auto k = static_cast<std::size_t>(shape.cols);
-    auto packed = options_.backend->allocate(
-        static_cast<std::size_t>(shape.rows),
-        k,
-        options_.backend->kept_format(weight_format(options_.quantization, options_.dtype), k),
-        static_cast<std::size_t>(config_.experts.count));
+    auto packed = allocate(static_cast<std::size_t>(shape.rows),
+                           static_cast<std::size_t>(shape.cols),
+                           weight_format(options_.quantization, options_.dtype),
+                           static_cast<std::size_t>(config_.experts.count));
     if (packed == nullptr) {
       return resource_exhausted(
           fmt::format("tensors '{}{}*{}.weight': no memory to pack {} experts",

@@ -143,13 +143,10 @@ bool LateWeights::fill_next(Linear& layer) {
 
 /// A layer that does not fit its format, as plain bf16. False when there is no memory.
 bool LateWeights::begin_again(Linear& layer) {
-  const kernels::PackedWeight& weight = *layer.weight;
-  auto plain = backend_.allocate(weight.n(), weight.k(), staged_format(weight), 1);
-  if (plain == nullptr) {
+  if (!backend_.make_plain(*layer.weight)) {
     failure_ = resource_exhausted("no memory to pack weights as plain bf16");
     return false;
   }
-  layer.weight = std::move(plain);
   layer.filled = 0;
   return true;
 }

@@ -36,13 +36,17 @@ bool Backend::fill_exactly(std::span<PackJob> jobs, ThreadPool& pool) const {
   fill(jobs, pool);
   for (PackJob& job : jobs) {
     if (!job.misfit) continue;
-    PackedWeight& weight = *job.to;
-    auto plain = allocate(weight.n(), weight.k(), DType::kBf16, weight.count());
-    if (plain == nullptr) return false;
-    weight = std::move(*plain);
+    if (!make_plain(*job.to)) return false;
     job.misfit = false;
     fill({&job, 1}, pool);
   }
+  return true;
+}
+
+bool Backend::make_plain(PackedWeight& weight) const {
+  auto plain = allocate(weight.n(), weight.k(), DType::kBf16, weight.count());
+  if (plain == nullptr) return false;
+  weight = std::move(*plain);
   return true;
 }
 

@@ -105,6 +105,10 @@ class Backend {
   /// memory of their own. False when that ran out.
   [[nodiscard]] bool fill_exactly(std::span<PackJob> jobs, ThreadPool& pool) const;
 
+  /// Gives a weight of allocate() that does not fit its format other memory, as plain bf16, not yet
+  /// filled. False when memory ran out.
+  [[nodiscard]] bool make_plain(PackedWeight& weight) const;
+
   /// allocate() and fill() of the matrices of `parts`, stacked along rows (all of the same cols):
   /// [q; k; v] or [gate; up] become one weight. Null when memory ran out.
   [[nodiscard]] std::unique_ptr<PackedWeight> pack(std::span<const MatrixView> parts,

@@ -277,7 +277,7 @@ bool pack_panel(const Source& source,
     case WeightScheme::kShortBf16: {
       auto* plain = reinterpret_cast<std::byte*>(wide);
       pack_words(source, k, DType::kBf16, kernels, plain);
-      return kernels.shorten(plain, round_up(k, kShortStepK) / kShortStepK, panel);
+      return kernels.shorten(plain, short_steps(k), panel);
     }
   }
   return true;

@@ -21,8 +21,9 @@ constexpr std::size_t panel_count(std::size_t n) {
 /// memory reads slower where several are read side by side.
 inline constexpr std::size_t kPanelGapBytes = 128;
 
-/// bf16 panels are padded to whole AMX tiles of 32 k. Quantised panels are padded to whole words of
-/// 32 bits, and hold 16 f32 scales, 16 int32 (128 * sum of what stands for weights), then
+/// bf16 panels are padded to whole AMX tiles of 32 k; kShortBf16: short_bf16.h. Quantised panels
+/// are padded to whole words of 32 bits, and hold 16 f32 scales, 16 int32 (128 * sum of what stands
+/// for weights), then
 ///   int8: [k/4][16] words of four bytes;
 ///   int4: per two groups of k their headers, 16 pairs of bytes each (step, offset), then [k/8][16]
 ///         words of eight half bytes: low in the four bytes of a word are those of the first four
@@ -32,7 +33,7 @@ constexpr std::size_t panel_bytes(std::size_t k, WeightFormat format) {
     case WeightScheme::kFloat:
       break;
     case WeightScheme::kShortBf16:
-      return short_panel_bytes(round_up(k, kShortStepK) / kShortStepK);
+      return short_panel_bytes(short_steps(k));
     case WeightScheme::kInt8:
     case WeightScheme::kInt8Dynamic:
       return kByteHeaderBytes + round_up(k, 4) * kPanel;

@@ -99,7 +99,10 @@ class OneRow {
       const std::byte* from = weight + W::at(step);
       std::size_t apart = block_.panel_bytes;
       if constexpr (kMakes) {
-        if (ahead == 0) ask_headers<P>(then);
+        if (ahead == 0) {
+          for (std::size_t p = 0; p < P; ++p)
+            ShortBf16<V>::ask(then + p * block_.panel_bytes, steps_);
+        }
         if (left >= kStepK && !is_due<P>(patches, step)) {
           add_units<P>(x, weight, step, ask, c);
           x += kStepK;
@@ -138,15 +141,6 @@ class OneRow {
     return due;
   }
 
-  /// For those of P panels, and for their patches.
-  template <std::size_t P>
-  void ask_headers(const std::byte* panel) const {
-    for (std::size_t p = 0; p < P; ++p, panel += block_.panel_bytes) {
-      __builtin_prefetch(panel);
-      __builtin_prefetch(ShortBf16<V>::patches(panel, steps_));
-    }
-  }
-
   /// B tiles of a step of P panels, with their patches.
   template <std::size_t P>
   __attribute__((noinline)) void make_step(const std::byte* weight,
@@ -158,6 +152,18 @@ class OneRow {
       Tiles::make(weight + p * block_.panel_bytes, step, ask + p * block_.panel_bytes, to);
       patches[p] = ShortBf16<V>::mend(patches[p], step, to);
     }
+  }
+
+  /// A line's products: of a pair of k.
+  static inline __attribute__((always_inline)) void add_pair(const float* x,
+                                                             typename V::Int line,
+                                                             Vec& even,
+                                                             Vec& odd) {
+    Vec first;
+    Vec second;
+    V::pairs_of(line, &first, &second);
+    even = V::fma(V::broadcast(x[0]), first, even);
+    odd = V::fma(V::broadcast(x[1]), second, odd);
   }
 
   /// Adds to c the sums of a step, as add_lines does, of P panels from `weight` on without patches.
@@ -185,13 +191,8 @@ class OneRow {
         typename V::Int lines[kUnitPairs];
         typename W::Lines{panel, step}.make(panel + W::at(step) + at, lines);
 #pragma GCC unroll 4
-        for (std::size_t line = 0; line < kUnitPairs; ++line) {
-          Vec first;
-          Vec second;
-          V::pairs_of(lines[line], &first, &second);
-          even[p] = V::fma(V::broadcast(x[line * 2]), first, even[p]);
-          odd[p] = V::fma(V::broadcast(x[line * 2 + 1]), second, odd[p]);
-        }
+        for (std::size_t line = 0; line < kUnitPairs; ++line)
+          add_pair(x + line * 2, lines[line], even[p], odd[p]);
       }
     }
 #pragma GCC unroll 4
@@ -217,11 +218,7 @@ class OneRow {
 #pragma GCC unroll 4
       for (std::size_t p = 0; p < P; ++p) {
         if constexpr (!kMakes) __builtin_prefetch(ask + p * apart + line * 64, 0, 2);
-        Vec first;
-        Vec second;
-        V::load_pairs(from + p * apart + line * 64, &first, &second);
-        even[p] = V::fma(V::broadcast(x[line * 2]), first, even[p]);
-        odd[p] = V::fma(V::broadcast(x[line * 2 + 1]), second, odd[p]);
+        add_pair(x + line * 2, V::int_load(from + p * apart + line * 64), even[p], odd[p]);
       }
     }
 #pragma GCC unroll 4

@@ -210,8 +210,11 @@ class SomeRows {
 
   /// For what lies before a panel's units, and its patches.
   inline __attribute__((always_inline)) void ask_header(const std::byte* header) const {
-    __builtin_prefetch(header);
-    if constexpr (W::kPatches) __builtin_prefetch(ShortBf16<V>::patches(header, steps_));
+    if constexpr (W::kPatches) {
+      ShortBf16<V>::ask(header, steps_);
+    } else {
+      __builtin_prefetch(header);
+    }
   }
 
   /// The B tiles of a step that are brought but for what their units do not say.

@@ -34,6 +34,11 @@ struct ShortPatch {
 
 inline constexpr std::uint32_t kNoPatch = 0xffffffffU;
 
+/// Of a panel with `k` inputs.
+constexpr std::size_t short_steps(std::size_t k) {
+  return (k + kShortStepK - 1) / kShortStepK;
+}
+
 /// Of a panel with `steps` steps: 2 in 1,000 weights may have one.
 constexpr std::size_t short_patch_bytes(std::size_t steps) {
   return (1 + steps / 8) * 64;
@@ -84,6 +89,12 @@ struct ShortBf16 {
 
   static const ShortPatch* patches(const std::byte* panel, std::size_t steps) {
     return reinterpret_cast<const ShortPatch*>(panel + kShortHeaderBytes + steps * kShortStepBytes);
+  }
+
+  /// Asks for what a panel has beside its units.
+  static inline __attribute__((always_inline)) void ask(const std::byte* panel, std::size_t steps) {
+    __builtin_prefetch(panel);
+    __builtin_prefetch(patches(panel, steps));
   }
 
   /// Whether a patch is for that step or one before.
