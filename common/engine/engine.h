@@ -79,7 +79,8 @@ class PrefillObserver {
 
 /// Landing room for the KV of one prompt.
 struct Reservation {
-  /// The output is complete already (max_new_tokens is 0, say): nothing is held, nothing will run.
+  /// The output is complete already (max_new_tokens is 0, say), or will be with the first token,
+  /// which the prefill side samples: nothing is held, nothing will run.
   bool nothing_to_decode = false;
   /// Prompt tokens (resumed ones included) that this engine's prefix cache holds already; whole
   /// pages, less than all.

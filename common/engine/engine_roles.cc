@@ -83,7 +83,8 @@ Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
   sched::NewSequence spec;
   auto generation = std::make_unique<Generation>(request, output_limits(), &spec);
   TANDEM_TRY(check_room(*generation));
-  if (generation->ended_before) return Reservation{.nothing_to_decode = true};
+  if (generation->ended_before || generation->ends_with_next_token())
+    return Reservation{.nothing_to_decode = true};
   // Logprobs of the prompt are the prefill side's; here the whole prompt may be cached.
   generation->next_prompt_row = kNoMatchLimit;
   generation->prompt_logprobs.clear();

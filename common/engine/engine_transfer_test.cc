@@ -103,6 +103,12 @@ class TransferTest : public testing::Test {
     EXPECT_TRUE(reservation.ok()) << reservation.status().message();
     EXPECT_TRUE(prefill_->submit_prefill(r, &observer).ok());
     run(*prefill_);
+    if (reservation->nothing_to_decode) {
+      EXPECT_TRUE(observer.first && observer.first->finish);
+      out.insert(out.end(), observer.first->tokens.begin(), observer.first->tokens.end());
+      prefill_->release_prefill(r.id);
+      return out;
+    }
     const auto landing = decode_->take_pages(r.id, reservation->page_count);
     EXPECT_TRUE(landing.ok());
     const auto skip = reservation->matched_tokens / kPageSize;
@@ -251,11 +257,20 @@ TEST_F(TransferTest, ReservationsAreBoundedAndGiveTheirPagesBack) {
   expect_all_free();
 }
 
-TEST_F(TransferTest, ACompleteOutputReservesNothing) {
-  const auto reservation = decode_->reserve(request(1, 20, 0));
-  ASSERT_TRUE(reservation.ok());
-  EXPECT_TRUE(reservation->nothing_to_decode);
-  EXPECT_EQ(decode_->adopt({1}, {}, {}).code(), Code::kNotFound);
+TEST_F(TransferTest, AnOutputThatPrefillEndsReservesNothing) {
+  core::Request last_token = request(2, 20, 5);
+  last_token.resumed_output_ids.assign(4, 7);
+  for (const core::Request& r : {request(1, 20, 0), request(1, 20, 1), last_token}) {
+    SCOPED_TRACE(r.sampling.max_new_tokens);
+    const auto reservation = decode_->reserve(r);
+    ASSERT_TRUE(reservation.ok());
+    EXPECT_TRUE(reservation->nothing_to_decode);
+    EXPECT_EQ(decode_->adopt(r.id, {}, {}).code(), Code::kNotFound);
+  }
+  const auto goes_on = decode_->reserve(request(1, 20, 2));
+  ASSERT_TRUE(goes_on.ok());
+  EXPECT_FALSE(goes_on->nothing_to_decode);
+  decode_->cancel_reservation({1}, 0);
   expect_all_free();
 }
 
