@@ -159,7 +159,8 @@ class Chaos {
       const auto reservation = decode().reserve(request);
       if (!reservation.ok()) return;
       client->matched = reservation->matched_tokens;
-      client->landing = *decode().take_pages(request.id, reservation->page_count);
+      if (!reservation->nothing_to_decode)
+        client->landing = *decode().take_pages(request.id, reservation->page_count);
       if (!prefill().submit_prefill(request, client.get()).ok()) {
         decode().cancel_reservation(request.id, 0);
         return;
@@ -206,6 +207,8 @@ class Chaos {
     const core::RequestId id = client.request.id;
     if (client.landing.empty()) {
       client.over = client.endings > 0;
+      // Of those that prefill alone was for.
+      if (client.over) prefill().release_prefill(id);
       return;
     }
     if (!client.has_first && client.endings == 0) return;
