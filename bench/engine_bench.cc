@@ -6,11 +6,13 @@
 // there are as many as the budget allows, three at least (one of a decode that takes long). "value"
 // is tokens over the whole time of the middle run, "best" those of the fastest step, which "ms" is
 // of; "target" is the bound of the middle run, with bf16 weights of two bytes each as others have
-// them: where ours are kept in less, "share_as_kept" is that of the bound of what is read. Prompts
-// and the tokens that streams go on with are random (random_tokens.h), so that experts vary.
-// "experts_read" of a mixture of experts: how many of a layer a step reads, the mean, of how many
-// "experts_seen" in the row; the bound counts those that each step really reads. "note" says where
-// a row is beyond its bound.
+// them: where ours are kept in less, "share_as_kept" is that of the bound of what is read.
+// "parameters_target" of a prompt is the bound as ../shared/bench/PEERS.md counts it: all tokens
+// times all parameters, the head too, without attention; "share_by_parameters" is that of it.
+// Prompts and the tokens that streams go on with are random (random_tokens.h), so that experts
+// vary. "experts_read" of a mixture of experts: how many of a layer a step reads, the mean, of how
+// many "experts_seen" in the row; the bound counts those that each step really reads. "note" says
+// where a row is beyond its bound.
 //
 // "sample" is from logits to tokens. "outside ops" is what no op takes of the middle step of a
 // decode, in the engine before its first op and after its last one, and between ops, less what
@@ -24,6 +26,7 @@
 // has it, memory that other processes can map.
 #include "common/engine/engine.h"
 
+#include "bench/bounds.h"
 #include "bench/limits.h"
 #include "bench/random_tokens.h"
 #include "bench/timed_backend.h"
@@ -140,21 +143,6 @@ bool parse(int argc, char** argv, Flags& flags) {
   return true;
 }
 
-/// Time that the machine cannot do without, to read `bytes` and multiply.
-double bound_s(const OpCost& cost, double bytes, const Limits& limits) {
-  double compute = cost.flops / limits.fma_gflop_s * 1e-9;
-  compute += cost.bf16_flops / limits.bf16_gflop_s * 1e-9;
-  if (cost.int8_ops > 0 && limits.int8_gop_s > 0) {
-    compute += cost.int8_ops / limits.int8_gop_s * 1e-9;
-  }
-  return std::max(bytes / limits.read_gb_s * 1e-9, compute);
-}
-
-/// The same, to read what is there.
-double bound_s(const OpCost& cost, const Limits& limits) {
-  return bound_s(cost, cost.bytes, limits);
-}
-
 /// A step's time outside of ops: in the engine before the first op and after the last one, and
 /// between ops.
 struct Outside {
@@ -179,6 +167,7 @@ struct Run {
   double seconds = 0;
   double bound_s = 0;
   double kept_bound_s = 0;  ///< as weights are kept
+  double parameters_bound_s = 0;
   double tokens = 0;
 };
 
@@ -377,8 +366,11 @@ class Bench {
       TANDEM_TRY(submit(context, 1));
       const double seconds = timed_step(best);
       if (counts) {
-        runs_.push_back({.seconds = seconds, .tokens = static_cast<double>(context)});
-        add_bounds(runs_.back());
+        Run& run =
+            runs_.emplace_back(Run{.seconds = seconds, .tokens = static_cast<double>(context)});
+        add_bounds(run);
+        for (const auto& [op, cost] : backend_.costs())
+          run.parameters_bound_s += parameters_bound_s(cost, run.tokens, limits_);
         backend_.keep_experts();
       }
       counts = true;
@@ -523,6 +515,11 @@ class Bench {
     if (const TimedBackend::Experts experts = backend_.experts(); experts.read > 0) {
       text += fmt::format(
           R"(, "experts_read": {:.1f}, "experts_seen": {:.1f})", experts.read, experts.seen);
+    }
+    if (run.parameters_bound_s > 0) {
+      text += fmt::format(R"(, "parameters_target": {:.1f}, "share_by_parameters": {:.3f})",
+                          run.tokens / run.parameters_bound_s,
+                          run.parameters_bound_s / run.seconds);
     }
     if (run.kept_bound_s < run.bound_s) {
       const double share = run.kept_bound_s / run.seconds;

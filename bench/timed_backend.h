@@ -72,6 +72,7 @@ struct OpCost {
   double flops = 0;       ///< f32 operations
   double bf16_flops = 0;  ///< f32 sums of bf16 products, where the family has such products
   double int8_ops = 0;    ///< 8-bit operations
+  double parameters = 0;  ///< of weights that a token meets
   int calls = 0;
 };
 
@@ -288,10 +289,8 @@ class TimedBackend final : public kernels::Backend {
     for (const kernels::PackedWeight* weight : {args.gate, args.up, args.down}) {
       cost.bytes += static_cast<double>(chosen.size() * weight->bytes() / weight->count());
       cost.spared += static_cast<double>(chosen.size()) * spared_of(*weight);
-      count_products(*weight,
-                     2.0 * static_cast<double>(rows) * static_cast<double>(weight->n()) *
-                         static_cast<double>(weight->k()),
-                     cost);
+      cost.parameters += static_cast<double>(args.top_k) * matrix_size(*weight);
+      count_products(*weight, 2.0 * static_cast<double>(rows) * matrix_size(*weight), cost);
     }
   }
 
@@ -315,11 +314,15 @@ class TimedBackend final : public kernels::Backend {
   }
 
   void count_linear(const kernels::PackedWeight& weight, std::size_t tokens, OpCost& cost) const {
-    const double ops = 2.0 * static_cast<double>(tokens) * static_cast<double>(weight.n()) *
-                       static_cast<double>(weight.k());
+    const double ops = 2.0 * static_cast<double>(tokens) * matrix_size(weight);
     cost.bytes += tokens == 0 ? 0 : static_cast<double>(weight.bytes());
     cost.spared += tokens == 0 ? 0 : spared_of(weight);
+    cost.parameters += matrix_size(weight);
     count_products(weight, ops, cost);
+  }
+
+  static double matrix_size(const kernels::PackedWeight& weight) {
+    return static_cast<double>(weight.n()) * static_cast<double>(weight.k());
   }
 
   /// Of one weight of a stack.

@@ -226,8 +226,8 @@ class PrefillRole final : public PdRole, private engine::PrefillObserver {
     Outgoing& outgoing = outgoing_.at(event.request);
     outgoing.started = outgoing.said = true;
     if (event.finish) {
-      // The output ends here: decode is told by the router, and quietly by the cancel. It needs none
-      // of what this step has computed.
+      // The output ends here: decode is told by the router, and quietly by the cancel. It needs
+      // none of what this step has computed.
       std::erase_if(heard_, [&](const handoff::PrefillEvent& heard) {
         const auto* chunk = std::get_if<handoff::ChunkReady>(&heard);
         return chunk != nullptr && chunk->key == outgoing.key;

@@ -99,6 +99,17 @@ def test_a_family_that_the_machine_lacks_is_not_missed(peers, monkeypatch):
         peers.engine.Ours(peers.context(1), peers.setup.Weights("folder"), "none", "amx").measure("prefill:512")
 
 
+def test_a_prompt_is_held_to_the_peak_as_the_peers_are(peers, monkeypatch):
+    prompt = {"bench": "engine", "row": "r", "value": 300.0, "ms": 2.0, "target": 1000.0, "share_of_bound": 0.3,
+              "parameters_target": 750.0, "share_by_parameters": 0.4, "note": "more"}
+    for line, limit, note in ((prompt, 750.0, "30 % of the bound with attention and without the head; more"),
+                              ({k: v for k, v in prompt.items() if "parameters" not in k}, 1000.0, "more")):
+        monkeypatch.setattr(peers.engine, "must", lambda *_, line=line, **__: json.dumps(line))
+        ours = peers.engine.Ours(peers.context(1), peers.setup.Weights("folder"), "none")
+        assert ours.measure("prefill:512") == 300.0
+        assert (ours.of_the_row()["limit"], ours.note) == (limit, note)
+
+
 def test_both_kinds_of_8_bit_weights_share_the_peers_runs(peers, monkeypatch):
     made = []
 

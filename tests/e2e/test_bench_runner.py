@@ -121,6 +121,7 @@ def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
     ctx.row("row-k", 100, "tokens/s", limit=50, limit_want=0.9, peer="p", peer_value=900, want=1.5, unfair="one processor")
     ctx.row("row-l", 1.0, "us/token", limit=9.0, peer="p", peer_value=9.0, want=1.5, target=1.5, error="3 requests failed")
     ctx.row("row-m", 100, "tokens/s", unfair="one processor")
+    ctx.row("row-n", 2.0, "us/token", peer="p", peer_value=9.0, want=4, target=1.5)
     lines = printed(peers, ctx, capsys)
     for name, mark, met in (("row-a", "met", True), ("row-b", "MISSED share", False), ("row-c", "MISSED ratio", False),
                             ("row-d", "MISSED both", False), ("row-e", "share met, ratio not judged (p is missing)", None),
@@ -128,7 +129,8 @@ def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
                             ("row-g", "share met, ratio not judged (q and r are missing)", None),
                             ("row-h", "MISSED target", False), ("row-i", "ratio not judged (p is missing)", None),
                             ("row-j", "", None), ("row-k", "share and ratio not judged (one processor)", None),
-                            ("row-l", "no figure, not judged (3 requests failed)", None), ("row-m", " not judged (one processor)", None)):
+                            ("row-l", "no figure, not judged (3 requests failed)", None), ("row-m", " not judged (one processor)", None),
+                            ("row-n", "4.00 <=1.500 MISSED target, ratio met", False)):
         made = next(row for row in ctx.rows if row["row"] == name)
         assert made["met"] is met, name
         assert lines[name][0].rstrip().endswith(mark), lines[name]
@@ -246,11 +248,11 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     # 20, 40, 60 beside 80, 160, 240: medians of the figures, and of 4, 4, 4.
     text = rows["router round_robin CPU per request, text, 8 connections"]
     assert (text["value"], text["peer_value"], text["ratio"]) == (40, 160, 4)
-    assert text["missed"] == ["target"] and "nginx-proxy 24.0" in text["note"]
+    assert text["missed"] == ["ratio", "target"] and "nginx-proxy 24.0" in text["note"]
     assert rows["router round_robin CPU per request, ids, 8 connections"]["met"]
     added = rows["router added p50, 1 connection"]
     assert (added["peer_value"], added["limit"], added["share_of_limit"]) == (80, 10, 0.5)
-    assert added["missed"] == ["target"] and "nginx-proxy 10.0;" in added["note"]
+    assert added["missed"] == ["ratio", "target"] and "nginx-proxy 10.0;" in added["note"]
     added = rows["router added p50, 1 connection, one processor"]
     assert (added["peer_value"], added["limit"], added["share_of_limit"], added["ratio"]) == (60, 8, 0.2, 1.5)
     assert added["met"] is None and "haproxy 7.000;" in added["note"]
@@ -260,7 +262,7 @@ def test_router_and_peers_take_turns(peers, monkeypatch, capsys):
     assert rows["router relay CPU per token, fast, 32 streams"]["peer_value"] == pytest.approx(5, rel=0.05)
     assert rows["router one stream's rate"]["ratio"] == 9
     assert rows["router cache_aware CPU per request, ids, 8 connections"]["skipped"]
-    assert "MISSED target" in printed(peers, ctx, capsys)["router round_robin CPU per request, text, 8 connections"][0]
+    assert "MISSED both" in printed(peers, ctx, capsys)["router round_robin CPU per request, text, 8 connections"][0]
 
     # Rows that were asked for alone: what they do not need does not run.
     runs.order.clear()

@@ -163,6 +163,9 @@ def verdict(row):
     words = []
     if row["missed"]:
         words.append("MISSED " + ("both" if len(row["missed"]) > 1 else row["missed"][0]))
+        # A target is in the units of the machine that it was set on; the ratio says what became of it on this one.
+        if row["missed"] == ["target"] and row["ratio_wanted"] is not None and "ratio" not in row["unjudged"]:
+            words.append("ratio met")
     elif row["unjudged"] and row["share_wanted"] is not None and "share" not in row["unjudged"]:
         # The share of the limit may be all that can be judged where the peers cannot be had.
         words.append("share met")
@@ -195,7 +198,8 @@ def table(rows):
             continue
         want = ratio(r["ratio_wanted"])
         if r["target"] is not None:
-            want = ("<=" if r["unit"] in LESS else ">=") + number(r["target"])
+            target = ("<=" if r["unit"] in LESS else ">=") + number(r["target"])
+            want = " ".join(filter(None, [want, target]))
         print(f"{r['row']:<{width}} {number(r['value']):>10} {r['unit']:<9} {number(r['limit']):>9} "
               f"{share(r['share_of_limit']):>6} {share(r['share_wanted']):>5}  {r['peer'] or '':<26} "
               f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>5} {verdict(r)}"
