@@ -82,27 +82,13 @@ TEST(Crc32c, KnownAnswers) {
 
 TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
   Random random(11);
-  std::vector<unsigned char> data(40000);
+  std::vector<unsigned char> data(200000);
   for (auto& byte : data)
     byte = static_cast<unsigned char>(random.next());
-  for (const std::size_t size : {0U,
-                                 1U,
-                                 7U,
-                                 8U,
-                                 9U,
-                                 63U,
-                                 255U,
-                                 256U,
-                                 257U,
-                                 511U,
-                                 512U,
-                                 513U,
-                                 783U,
-                                 4095U,
-                                 12287U,
-                                 12288U,
-                                 12289U,
-                                 39999U}) {
+  for (const std::size_t size :
+       {0U,     1U,     7U,     8U,     9U,     63U,     255U,   256U,   257U,
+        511U,   512U,   513U,   783U,   4095U,  12287U,  12288U, 12289U, 39999U,
+        65535U, 65536U, 65537U, 65791U, 65792U, 131072U, 199999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
     EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1, size)) << size;

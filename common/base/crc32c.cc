@@ -141,48 +141,124 @@ TANDEM_FOLD inline __m512i take(const unsigned char* p, unsigned char* out, std:
   return bytes;
 }
 
-/// 256 bytes a turn by carry-less products; copies to `out` on the way. At least one turn.
+constexpr std::size_t kVector = 64;
+constexpr std::size_t kTurn = 256;
+/// What comes from memory goes by in blocks of eight segments: a turn of each of several places in
+/// turn is read a sixth faster than one place alone. Two sizes of segments.
+constexpr std::size_t kSegments = 8;
+constexpr std::size_t kLongSegment = 8192;
+constexpr std::size_t kShortSegment = 4096;
+/// How far ahead what is in no block is asked for.
+constexpr std::size_t kTurnsAhead = 4096;
+
+/// Of what comes from memory: the hardware's own prefetch stops at the end of each 4 KiB. Not into
+/// the first cache, whose few open misses are for what is read now. Addresses behind the end are
+/// harmless.
+inline void ask_for(const unsigned char* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
+/// To the next vector.
+const Fold& one_vector() {
+  static const Fold kFold(kVector);
+  return kFold;
+}
+
+/// What the vectors of a turn fold to, all 64 bytes apart. `before` goes into the first one.
 template <Copy kCopy>
-TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
-                                      std::size_t size,
-                                      std::uint32_t crc,
-                                      unsigned char* out) {
-  constexpr std::size_t kTurn = 256;
-  constexpr std::size_t kVector = 64;
+TANDEM_FOLD inline __m512i fold_turns(const unsigned char* p,
+                                      unsigned char* out,
+                                      std::size_t turns,
+                                      __m512i before) {
   static const Fold kFar(kTurn);
-  static const Fold kNear(kVector);
-  static const Fold kLane(16);
   const __m512i far = broadcast(kFar);
-  __m512i x0 = take<kCopy>(p, out, 0) ^ _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, std::int64_t{~crc});
+  __m512i x0 = take<kCopy>(p, out, 0) ^ before;
   __m512i x1 = take<kCopy>(p, out, kVector);
   __m512i x2 = take<kCopy>(p, out, 2 * kVector);
   __m512i x3 = take<kCopy>(p, out, 3 * kVector);
-  // Of what is streamed, which is long: the hardware's own prefetch stops at the end of each 4 KiB.
-  // Not into the first cache, whose few open misses are for what is read now. Addresses behind the
-  // end are harmless.
-  constexpr std::size_t kAhead = 4096;
-  std::size_t at = kTurn;
-  for (; at + kTurn <= size; at += kTurn) {
-    if constexpr (kCopy == Copy::kStream) {
+  for (std::size_t at = kTurn; at < turns * kTurn; at += kTurn) {
+    if constexpr (kCopy != Copy::kPlain) {
       for (std::size_t vector = 0; vector < kTurn; vector += kVector)
-        _mm_prefetch(reinterpret_cast<const char*>(p + at + kAhead + vector), _MM_HINT_T1);
+        ask_for(p + at + kTurnsAhead + vector);
     }
     x0 = fold_512(x0, far, take<kCopy>(p, out, at));
     x1 = fold_512(x1, far, take<kCopy>(p, out, at + kVector));
     x2 = fold_512(x2, far, take<kCopy>(p, out, at + 2 * kVector));
     x3 = fold_512(x3, far, take<kCopy>(p, out, at + 3 * kVector));
   }
-  const __m512i near = broadcast(kNear);
-  x0 = fold_512(fold_512(fold_512(x0, near, x1), near, x2), near, x3);
+  const __m512i near = broadcast(one_vector());
+  return fold_512(fold_512(fold_512(x0, near, x1), near, x2), near, x3);
+}
+
+/// The same of a block. An eighth of a segment ahead is asked for, at its end of the segment that
+/// takes its place in the next block.
+template <Copy kCopy, std::size_t kSegmentBytes>
+TANDEM_FOLD __m512i fold_block(const unsigned char* p, unsigned char* out, __m512i before) {
+  static const Fold kSegment(kSegmentBytes);
+  constexpr std::size_t kAhead = kSegmentBytes / 8;
+  const __m512i near = broadcast(one_vector());
+  __m512i x[kSegments];
+  for (__m512i& each : x)
+    each = _mm512_setzero_si512();
+  for (std::size_t at = 0; at < kSegmentBytes; at += kTurn) {
+    const std::size_t ahead =
+        at + kAhead + (at + kAhead < kSegmentBytes ? 0 : (kSegments - 1) * kSegmentBytes);
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < kSegments; ++i) {
+      const std::size_t segment = i * kSegmentBytes;
+#pragma GCC unroll 4
+      for (std::size_t vector = 0; vector < kTurn; vector += kVector) {
+        ask_for(p + segment + ahead + vector);
+        __m512i next = take<kCopy>(p, out, segment + at + vector);
+        if (segment + at + vector == 0) next ^= before;
+        x[i] = fold_512(x[i], near, next);
+      }
+    }
+  }
+  const __m512i apart = broadcast(kSegment);
+  __m512i sum = x[0];
+  for (std::size_t i = 1; i < kSegments; ++i)
+    sum = fold_512(sum, apart, x[i]);
+  return sum;
+}
+
+/// By carry-less products; copies to `out` on the way. At least a turn.
+template <Copy kCopy>
+TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
+                                      std::size_t size,
+                                      std::uint32_t crc,
+                                      unsigned char* out) {
+  static const Fold kLane(16);
+  const __m512i near = broadcast(one_vector());
+  const __m512i zero = _mm512_setzero_si512();
+  // What precedes, for the next vector to take in; and what all before `at` folds to.
+  __m512i before = _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, std::int64_t{~crc});
+  __m512i x = zero;
+  std::size_t at = 0;
+  if constexpr (kCopy != Copy::kPlain) {
+    for (; at + kSegments * kLongSegment <= size; at += kSegments * kLongSegment) {
+      x = fold_block<kCopy, kLongSegment>(p + at, out + at, before);
+      before = fold_512(x, near, zero);
+    }
+    if (at + kSegments * kShortSegment <= size) {
+      x = fold_block<kCopy, kShortSegment>(p + at, out + at, before);
+      before = fold_512(x, near, zero);
+      at += kSegments * kShortSegment;
+    }
+  }
+  if (const std::size_t turns = (size - at) / kTurn; turns > 0) {
+    x = fold_turns<kCopy>(p + at, out + at, turns, before);
+    at += turns * kTurn;
+  }
   alignas(64) __m128i lanes[4];
-  std::memcpy(lanes, &x0, sizeof lanes);
+  std::memcpy(lanes, &x, sizeof lanes);
   const __m128i step =
       _mm_set_epi64x(static_cast<long long>(kLane.high), static_cast<long long>(kLane.low));
-  const __m128i x =
+  const __m128i folded =
       fold_128(fold_128(fold_128(lanes[0], step, lanes[1]), step, lanes[2]), step, lanes[3]);
   // The CRC of these 16 bytes is the CRC of all that were folded into them.
   std::uint64_t halves[2];
-  std::memcpy(halves, &x, sizeof halves);
+  std::memcpy(halves, &folded, sizeof halves);
   const std::uint64_t c = _mm_crc32_u64(_mm_crc32_u64(0, halves[0]), halves[1]);
   const unsigned char* rest = p + at;
   if constexpr (kCopy != Copy::kNone) {
