@@ -329,6 +329,7 @@ class Copier final : public engine::PrefillObserver {
                    std::int32_t first_page_index,
                    std::span<const kv::PageId> pages,
                    std::int32_t) override {
+    if (!moves) return;
     for (std::size_t i = 0; i < pages.size(); ++i) {
       const auto index = static_cast<std::size_t>(first_page_index) + i;
       if (index < matched_pages) continue;
@@ -342,6 +343,7 @@ class Copier final : public engine::PrefillObserver {
 
   void ended(core::RequestId, const Status& why) override { failure = why; }
 
+  bool moves = false;  ///< the output goes on behind its first token
   std::size_t matched_pages = 0;
   std::vector<kv::PageId> landing;
   std::optional<core::TokenEvent> first;
@@ -369,8 +371,11 @@ TEST_P(SameTokensInFamily, ThroughAPrefillAndADecodeEngine) {
       const auto reservation = decode->reserve(request);
       ASSERT_TRUE(reservation.ok()) << reservation.status().message();
       copiers[i] = std::make_unique<Copier>(prefill, decode);
-      copiers[i]->matched_pages = static_cast<std::size_t>(reservation->matched_tokens) / 8;
-      copiers[i]->landing = *decode->take_pages(request.id, reservation->page_count);
+      copiers[i]->moves = !reservation->nothing_to_decode;
+      if (copiers[i]->moves) {
+        copiers[i]->matched_pages = static_cast<std::size_t>(reservation->matched_tokens) / 8;
+        copiers[i]->landing = *decode->take_pages(request.id, reservation->page_count);
+      }
       const Status status = prefill->submit_prefill(request, copiers[i].get());
       ASSERT_TRUE(status.ok()) << status.message();
     }
@@ -381,9 +386,11 @@ TEST_P(SameTokensInFamily, ThroughAPrefillAndADecodeEngine) {
       const core::TokenId first = copiers[i]->first->tokens.front();
       out[i].take(std::move(*copiers[i]->first));
       prefill->release_prefill(id);
-      engine::AdoptState state;
-      state.first_token = first;
-      ASSERT_TRUE(decode->adopt(id, state, out[i].sink()).ok());
+      if (copiers[i]->moves) {
+        engine::AdoptState state;
+        state.first_token = first;
+        ASSERT_TRUE(decode->adopt(id, state, out[i].sink()).ok());
+      }
       decode->step(steady_clock().now());
     }
   }
