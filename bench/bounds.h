@@ -23,7 +23,7 @@ inline double bound_s(const OpCost& cost, const Limits& limits) {
   return bound_s(cost, cost.bytes, limits);
 }
 
-/// As much, to multiply each of `tokens` tokens with every parameter, as ../shared/bench/PEERS.md
+/// Time to multiply each of `tokens` tokens with every parameter, as ../shared/bench/PEERS.md
 /// counts a prompt: with the head, which only one token meets, and without attention.
 inline double parameters_bound_s(const OpCost& cost, double tokens, const Limits& limits) {
   const double peak = cost.int8_ops > 0     ? limits.int8_gop_s

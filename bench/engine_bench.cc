@@ -166,8 +166,8 @@ struct Step {
 struct Run {
   double seconds = 0;
   double bound_s = 0;
-  double kept_bound_s = 0;  ///< as weights are kept
-  double parameters_bound_s = 0;
+  double kept_bound_s = 0;        ///< as weights are kept
+  double parameters_bound_s = 0;  ///< of a prompt
   double tokens = 0;
 };
 

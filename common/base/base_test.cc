@@ -85,10 +85,11 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
   std::vector<unsigned char> data(200000);
   for (auto& byte : data)
     byte = static_cast<unsigned char>(random.next());
+  // Around a turn, and around both kinds of blocks: alone, with a tail, and one behind the other.
   for (const std::size_t size :
-       {0U,     1U,     7U,     8U,     9U,     63U,     255U,   256U,   257U,
-        511U,   512U,   513U,   783U,   4095U,  12287U,  12288U, 12289U, 39999U,
-        65535U, 65536U, 65537U, 65791U, 65792U, 131072U, 199999U}) {
+       {0U,     1U,     7U,     8U,     9U,     63U,    255U,   256U,    257U,   511U,   512U,
+        513U,   783U,   4095U,  12287U, 12288U, 12289U, 32767U, 32768U,  33023U, 33024U, 39999U,
+        65535U, 65536U, 65537U, 65791U, 65792U, 98304U, 98559U, 131072U, 199999U}) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
     EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1, size)) << size;

@@ -83,7 +83,7 @@ Result<Reservation> Engine::Impl::reserve(const core::Request& request) {
   sched::NewSequence spec;
   auto generation = std::make_unique<Generation>(request, output_limits(), &spec);
   TANDEM_TRY(check_room(*generation));
-  if (generation->ended_before || generation->ends_with_next_token())
+  if (generation->ended_before || generation->is_last(generation->resumed_count + 1))
     return Reservation{.nothing_to_decode = true};
   // Logprobs of the prompt are the prefill side's; here the whole prompt may be cached.
   generation->next_prompt_row = kNoMatchLimit;

@@ -90,9 +90,7 @@ std::optional<core::FinishReason> Generation::finish_after(core::TokenId token,
       std::ranges::find(end_ids, token) != end_ids.end()) {
     return finish_reason(core::FinishKind::kStop, token);
   }
-  if (output_count >= request.sampling.max_new_tokens) {
-    return finish_reason(core::FinishKind::kLength);
-  }
+  if (is_last(output_count)) return finish_reason(core::FinishKind::kLength);
   return std::nullopt;
 }
 

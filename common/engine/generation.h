@@ -33,9 +33,9 @@ class Generation {
 
   [[nodiscard]] core::RequestId id() const { return request.id; }
 
-  /// Whether the output ends with its next token, whichever that is.
-  [[nodiscard]] bool ends_with_next_token() const {
-    return resumed_count + 1 >= request.sampling.max_new_tokens;
+  /// Whether the output ends with its output_count-th token, whichever that is.
+  [[nodiscard]] bool is_last(std::int32_t output_count) const {
+    return output_count >= request.sampling.max_new_tokens;
   }
 
   /// How the output ends if `token` is its output_count-th token; none when it goes on.

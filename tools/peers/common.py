@@ -189,7 +189,7 @@ def table(rows):
     """Prints the rows side by side; what is missed is marked. Below a row, what our fastest step went to."""
     width = max([len(r["row"]) for r in rows] + [3])
     print(f"{'row':<{width}} {'ours':>10} {'unit':<9} {'limit':>9} {'share':>6} {'want':>5}  {'peer':<26} {'its':>10} "
-          f"{'ratio':>7} {'want':>5}")
+          f"{'ratio':>7} {'want':>11}")
     share = lambda v: "" if v is None else f"{100 * v:.0f} %"
     ratio = lambda v: "" if v is None else f"{v:.2f}"
     for r in rows:
@@ -202,7 +202,7 @@ def table(rows):
             want = " ".join(filter(None, [want, target]))
         print(f"{r['row']:<{width}} {number(r['value']):>10} {r['unit']:<9} {number(r['limit']):>9} "
               f"{share(r['share_of_limit']):>6} {share(r['share_wanted']):>5}  {r['peer'] or '':<26} "
-              f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>5} {verdict(r)}"
+              f"{number(r['peer_value']):>10} {ratio(r['ratio']):>7} {want:>11} {verdict(r)}"
               + (f"  ({r['note']})" if r["note"] else ""))
         if r["ops"]:
             print(f"    {profile(r['ops'])}")
