@@ -16,6 +16,7 @@ struct Avx2Vec {
   };
 
   static constexpr bool kBf16Pairs = false;
+  static constexpr bool kShortBf16 = false;
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;

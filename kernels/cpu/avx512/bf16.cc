@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/pair_attention.h"
+#include "kernels/cpu/simd/short_linear.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -72,8 +73,11 @@ struct Avx512Bf16Vec : WithVnni<Avx512Bf16Vec> {
 };
 
 void linear(const LinearBlock& block) {
+  using PlainTile = Bf16Tile<Avx512Bf16Vec>;
   if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
-    Linear<Avx512Bf16Vec>::run_tiles<Bf16Tile<Avx512Bf16Vec>>(block);
+    Linear<Avx512Bf16Vec>::run_tiles<PlainTile>(block);
+  } else if (block.scheme == WeightScheme::kShortBf16) {
+    ShortTile<Avx512Bf16Vec, PlainTile>::run(block);
   } else if (block.scheme == WeightScheme::kInt8 &&
              block.k <= FixedInt8Tile<Avx512Bf16Vec>::kMostK) {
     Linear<Avx512Bf16Vec>::run_tiles<FixedInt8Tile<Avx512Bf16Vec>>(block);

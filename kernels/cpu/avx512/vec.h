@@ -13,6 +13,7 @@ struct Avx512Vec {
   using Vec = __m512;
 
   static constexpr bool kBf16Pairs = false;
+  static constexpr bool kShortBf16 = true;
   // 12 rows x 2 panels: 24 of 32 registers are sums.
   static constexpr int kRowStep = 12;
   static constexpr int kWidePanels = 2;

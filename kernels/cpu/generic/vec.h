@@ -15,6 +15,7 @@ struct GenericVec {
   };
 
   static constexpr bool kBf16Pairs = false;  // products of bf16 pairs: dot2() and what goes with it
+  static constexpr bool kShortBf16 = false;  // products of panels that are kept so
   static constexpr int kRowStep = 4;         // rows of the largest product tile
   static constexpr int kWidePanels = 1;      // panels beside each other in it
   static constexpr bool kCuts = true;

@@ -42,23 +42,51 @@ struct Bf16Tile {
                                                          std::size_t panel,
                                                          const typename Linear<V>::Ahead& ahead,
                                                          Vec* out) {
-    const std::size_t pairs = pair_count(block);
-    const std::uint32_t* x = Linear<V>::words_of(block) + row * pairs;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
+    const auto ask = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
+      Linear<V>::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+    };
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
+    add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, ask, acc);
+    Linear<V>::template put<R, P>(acc, out);
+  }
+
+  // As Linear::FloatTile has them, for panels of kShortBf16.
+
+  static constexpr std::size_t kRowFloats = (kPackedFloats + kMostRows) / 2;
+
+  template <int R>
+  static const std::uint32_t* x_at(const LinearBlock& block, std::size_t row, std::size_t k) {
+    return Linear<V>::words_of(block) + row * pair_count(block) + k / 2 * R;
+  }
+
+  template <int R>
+  static const std::uint32_t* x_behind(const std::uint32_t* x, std::size_t count) {
+    return x + count / 2 * R;
+  }
+
+  template <int R, int P, class Ask>
+  static inline __attribute__((always_inline)) void add(const std::uint32_t* x,
+                                                        const std::byte* weight,
+                                                        std::size_t panel_bytes,
+                                                        std::size_t k,
+                                                        Ask ask,
+                                                        Vec (&acc)[R][P]) {
+    const std::size_t pairs = (k + 1) / 2;
     for (std::size_t pair = 0; pair < pairs; ++pair) {
-      Linear<V>::template ask<R, P>(ahead, pair, block.panel_bytes, weight, pair * 64);
+      ask(pair, pair * 64);
       Int w[P];
-      Linear<V>::load_panels(weight, pair * 64, block.panel_bytes, w);
+      Linear<V>::load_panels(weight, pair * 64, panel_bytes, w);
       step<R, P>(x + pair * R, w, acc);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        out[r * P + p] = acc[r][p];
-    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void add_line(const std::uint32_t* x,
+                                                             const Int (&line)[P],
+                                                             Vec (&acc)[R][P]) {
+    step<R, P>(x, line, acc);
   }
 
  private:

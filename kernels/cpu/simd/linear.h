@@ -78,19 +78,18 @@ struct Linear {
       raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
   }
 
-  /// sums[r * P + p] over all of k for R packed rows and P panels.
-  template <DType D, int R, int P>
-  static inline __attribute__((always_inline)) void tile(const float* x,
-                                                         const std::byte* weight,
-                                                         std::size_t panel_bytes,
-                                                         std::size_t k,
-                                                         const Ahead& ahead,
-                                                         Vec* sums) {
-    Vec acc[R][P];
-    clear<R, P>(acc);
+  /// Adds to acc the sums over k for R packed rows and P panels, and calls ask(line, its place in a
+  /// panel) for each line.
+  template <DType D, int R, int P, class Ask>
+  static inline __attribute__((always_inline)) void add(const float* x,
+                                                        const std::byte* weight,
+                                                        std::size_t panel_bytes,
+                                                        std::size_t k,
+                                                        Ask ask,
+                                                        Vec (&acc)[R][P]) {
     if constexpr (D == DType::kBf16) {
       for (std::size_t pair = 0; pair < k / 2; ++pair) {
-        ask<R, P>(ahead, pair, panel_bytes, weight, pair * 64);
+        ask(pair, pair * 64);
         Vec first[P];
         Vec second[P];
 #pragma GCC unroll 8
@@ -115,7 +114,7 @@ struct Linear {
     } else {
       constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
       for (std::size_t i = 0; i < k; ++i) {
-        ask<R, P>(ahead, i * kRowBytes / 64, panel_bytes, weight, i * kRowBytes);
+        ask(i * kRowBytes / 64, i * kRowBytes);
         Vec w[P];
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
@@ -126,6 +125,11 @@ struct Linear {
         step<R, P>(x + i * R, w, acc);
       }
     }
+  }
+
+  /// acc to sums[r * P + p].
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void put(const Vec (&acc)[R][P], Vec* sums) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -503,7 +507,54 @@ struct Linear {
                                                            const Ahead& ahead,
                                                            Vec* out) {
       const std::byte* weight = block.weight + panel * block.panel_bytes;
-      tile<D, R, P>(block.scratch + row * block.k, weight, block.panel_bytes, block.k, ahead, out);
+      const auto asked = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
+        ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+      };
+      Vec acc[R][P];
+      clear<R, P>(acc);
+      Linear::add<D, R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, asked, acc);
+      put<R, P>(acc, out);
+    }
+
+    // For panels of kShortBf16 (short_linear.h):
+
+    /// Of scratch, for rows.
+    static constexpr std::size_t kRowFloats = kPackedFloats;
+
+    /// x of R packed rows from an even k on.
+    template <int R>
+    static const float* x_at(const LinearBlock& block, std::size_t row, std::size_t k) {
+      return block.scratch + row * block.k + k * R;
+    }
+
+    /// The same behind so many k.
+    template <int R>
+    static const float* x_behind(const float* x, std::size_t count) {
+      return x + count * R;
+    }
+
+    template <int R, int P, class Ask>
+    static inline __attribute__((always_inline)) void add(const float* x,
+                                                          const std::byte* weight,
+                                                          std::size_t panel_bytes,
+                                                          std::size_t k,
+                                                          Ask ask,
+                                                          Vec (&acc)[R][P]) {
+      Linear::add<D, R, P>(x, weight, panel_bytes, k, ask, acc);
+    }
+
+    /// A line of each panel: of a pair of k.
+    template <int R, int P>
+    static inline __attribute__((always_inline)) void add_line(const float* x,
+                                                               const typename V::Int (&line)[P],
+                                                               Vec (&acc)[R][P]) {
+      Vec first[P];
+      Vec second[P];
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        V::pairs_of(line[p], &first[p], &second[p]);
+      step<R, P>(x, first, acc);
+      step<R, P>(x + R, second, acc);
     }
   };
 

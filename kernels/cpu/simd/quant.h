@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/cpu/simd/byte_panels.h"
+#include "kernels/cpu/simd/short_linear.h"
 
 #include <cstdint>
 
@@ -452,6 +453,9 @@ struct AnyLinear {
       case WeightScheme::kInt8Dynamic:
         return Linear<V>::template run_tiles<Int8DynamicTile<V>>(block);
       case WeightScheme::kShortBf16:
+        if constexpr (V::kShortBf16) {
+          return ShortTile<V, typename Linear<V>::template FloatTile<DType::kBf16>>::run(block);
+        }
         __builtin_trap();  // nobody packs it without Kernels::shorten
     }
   }

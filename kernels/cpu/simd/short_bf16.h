@@ -62,9 +62,18 @@ struct ShortBf16 {
 
     /// The four plain lines of a unit.
     inline __attribute__((always_inline)) void make(const std::byte* unit, Int (&lines)[4]) const {
+      make_half<0>(unit, &lines[0], &lines[1]);
+      make_half<1>(unit, &lines[2], &lines[3]);
+    }
+
+    /// The first or the last two of them.
+    template <int kHalf>
+    inline __attribute__((always_inline)) void make_half(const std::byte* unit,
+                                                         Int* first,
+                                                         Int* second) const {
       const Int names = V::int_load(unit + 128);
-      make_two(V::int_load(unit), V::low_nibbles(names), &lines[0], &lines[1]);
-      make_two(V::int_load(unit + 64), V::high_nibbles(names), &lines[2], &lines[3]);
+      const Int own = kHalf == 0 ? V::low_nibbles(names) : V::high_nibbles(names);
+      make_two(V::int_load(unit + kHalf * 64), own, first, second);
     }
 
     inline __attribute__((always_inline)) void make(const std::byte* unit, std::byte* to) const {

@@ -1,0 +1,345 @@
+// Y = X W^T on panels of WeightScheme::kShortBf16 (short_bf16.h), in vectors.
+//
+// Idea: a group of rows takes lines of a panel as they become plain ones in registers, so that a
+// product reads three quarters of the bytes and writes none. Where there are several groups, one of
+// them leaves the lines in scratch for the others, a cut of k at a time if they do not fit. Either
+// way the products and their order are those of the tile of plain bf16, and so are the bits. Bound:
+// as that tile's, with 12 bits to read for each weight.
+#pragma once
+
+#include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/short_bf16.h"
+
+namespace tandem::kernels::cpu {
+
+/// V::kRowStep is 12. Plain is the tile of plain bf16: Linear::FloatTile or Bf16Tile.
+template <class V, class Plain>
+struct ShortTile {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+  using Ahead = typename Linear<V>::Ahead;
+
+  static void run(const LinearBlock& block) {
+    if (block.rows == 0) return;
+    if (!block.packed) Plain::pack(block);
+    std::size_t panel = block.panel_begin;
+    for (; panel + kWide <= block.panel_end; panel += kWide)
+      run_panels<V::kWidePanels>(block, panel);
+    for (; panel < block.panel_end; ++panel)
+      run_panels<1>(block, panel);
+  }
+
+ private:
+  static constexpr std::size_t kUnits = kShortStepK / 8;
+  static constexpr std::size_t kUnitBytes = kShortUnitLines * 64;
+  static constexpr std::size_t kUnitPairs = 4;
+  static constexpr std::size_t kStepLines = kUnits * kUnitPairs;
+  /// Rows that are one group, or two whose lines are made twice.
+  static constexpr std::size_t kFewRows = 8;
+  static constexpr auto kWide = static_cast<std::size_t>(V::kWidePanels);
+  /// Steps ahead of which the lines of P panels are asked for: 12 KiB on their way.
+  template <int P>
+  static constexpr std::size_t kAheadSteps = 16 / P;
+  /// Scratch behind the rows and their sums: plain panels. Behind kTilesRoom others have theirs.
+  static constexpr std::size_t kSumsAt = (Plain::kRowFloats + kPanel) / kPanel * kPanel + kPanel;
+  static constexpr std::size_t kMadeAt = kSumsAt + kMostRows * kWide * kPanel;
+  static constexpr std::size_t kMadeBytes = kTilesRoom - kMadeAt * sizeof(float);
+  static constexpr std::size_t kMadeFit = kMadeBytes / kWide / kPlainStepBytes - 1;
+  /// Steps of a cut: what is made and what comes next lie in the second level of caches.
+  static constexpr std::size_t kMadeMost = Linear<V>::kPanelsBytesMost / kWide / kPlainStepBytes;
+  static constexpr std::size_t kMadeSteps = kMadeFit < kMadeMost ? kMadeFit : kMadeMost;
+
+  /// Bytes from a panel's beginning to a step.
+  static constexpr std::size_t at(std::size_t step) {
+    return kShortHeaderBytes + step * kShortStepBytes;
+  }
+
+  static inline __attribute__((always_inline)) void make_step(
+      const typename ShortBf16<V>::Tables& tables,
+      const std::byte* panel,
+      std::size_t step,
+      std::byte* to) {
+    const std::byte* from = panel + at(step);
+    for (std::size_t unit = 0; unit < kUnits; ++unit)
+      tables.make(from + unit * kUnitBytes, to + unit * kUnitPairs * 64);
+  }
+
+  /// The first step that a patch is for, or `end`.
+  template <int P>
+  static inline __attribute__((always_inline)) std::size_t first_due(
+      const ShortPatch* const (&patches)[P], std::size_t end) {
+    constexpr std::size_t kStepElements = kPlainStepBytes / 2;
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const std::size_t due = patches[p]->at / kStepElements;
+      end = due < end ? due : end;
+    }
+    return end;
+  }
+
+  /// Steps of P panels, and what is asked for while they are read.
+  struct Lines {
+    const std::byte* weight;  ///< the first panel
+    std::size_t apart;        ///< bytes from one panel to the next
+    std::size_t k;
+    std::size_t begin;  ///< step
+    std::size_t end;
+    /// The first panel that is read then. Where lines are kept: what comes next, of which so many
+    /// bytes are asked for with each line.
+    const std::byte* next;
+    std::size_t next_step;
+    std::byte* made;  ///< where they are kept
+  };
+
+  /// Adds the products of R rows with P panels to acc. kKeep: the plain lines stay in `made`.
+  template <int R, int P, bool kKeep, class X>
+  static inline __attribute__((always_inline)) void add_direct(Lines from, X x, Vec (&acc)[R][P]) {
+    const std::size_t steps = short_steps(from.k);
+    const ShortPatch* patches[P];
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
+      patches[p] = ShortBf16<V>::patches_from(from.weight + p * from.apart, steps, from.begin);
+    const std::size_t whole = from.k / kShortStepK < from.end ? from.k / kShortStepK : from.end;
+    static_assert(V::kRowStep == 12, "groups of rows are those of run_group");
+    for (std::size_t step = from.begin; step < from.end; ++step) {
+      // Nothing is called in here, so that sums stay in registers.
+      for (const std::size_t stop = first_due<P>(patches, whole); step < stop; ++step) {
+        add_units<R, P, kKeep>(x, from, step, asked<P, kKeep>(from, step, steps), acc);
+        x = Plain::template x_behind<R>(x, kShortStepK);
+      }
+      if (step == from.end) break;
+      // A step with a patch, or a last one that is not whole.
+      const std::byte* ask = asked<P, kKeep>(from, step, steps);
+      for (std::size_t unit = 0; unit < kUnits; ++unit)
+        ask_unit<P, kKeep>(from, unit, ask);
+      alignas(64) std::byte room[kKeep ? 64 : P * kPlainStepBytes];
+      std::byte* made = kKeep ? made_at(from, step) : room;
+      const std::size_t apart = kKeep ? made_apart(from) : kPlainStepBytes;
+      mend_step<P>(from.weight, from.apart, step, patches, made, apart);
+      const auto nothing = [](std::size_t, std::size_t) __attribute__((always_inline)){};
+      const std::size_t left = from.k - step * kShortStepK;
+      Plain::template add<R, P>(
+          x, made, apart, left < kShortStepK ? left : kShortStepK, nothing, acc);
+      x = Plain::template x_behind<R>(x, kShortStepK);
+    }
+  }
+
+  /// What is asked for beside the lines of a step.
+  template <int P, bool kKeep>
+  static inline __attribute__((always_inline)) const std::byte* asked(const Lines& from,
+                                                                      std::size_t step,
+                                                                      std::size_t steps) {
+    if constexpr (kKeep) return from.next + (step - from.begin) * kStepLines * from.next_step;
+    const bool inside = step + kAheadSteps<P> < steps;
+    const std::size_t ahead = inside ? step + kAheadSteps<P> : step + kAheadSteps<P> - steps;
+    for (std::size_t p = 0; ahead == 0 && p < static_cast<std::size_t>(P); ++p)
+      ShortBf16<V>::ask(from.next + p * from.apart, steps);
+    return (inside ? from.weight : from.next) + at(ahead);
+  }
+
+  template <int P, bool kKeep>
+  static inline __attribute__((always_inline)) void ask_unit(const Lines& from,
+                                                             std::size_t unit,
+                                                             const std::byte* ask) {
+    constexpr std::size_t kLines = kKeep ? kUnitPairs : kShortUnitLines;
+    const std::size_t apart = kKeep ? from.next_step : 64;
+#pragma GCC unroll 4
+    for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line) {
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
+        __builtin_prefetch(ask + p * from.apart + line * apart, 0, 2);
+    }
+  }
+
+  static std::byte* made_at(const Lines& from, std::size_t step) {
+    return from.made + (step - from.begin) * kPlainStepBytes;
+  }
+
+  /// From one plain panel to the next, see kPanelGapBytes.
+  static std::size_t made_apart(const Lines& from) {
+    return (from.end - from.begin) * kPlainStepBytes + 128;
+  }
+
+  template <int P>
+  __attribute__((noinline)) static void mend_step(const std::byte* weight,
+                                                  std::size_t apart,
+                                                  std::size_t step,
+                                                  const ShortPatch* (&patches)[P],
+                                                  std::byte* made,
+                                                  std::size_t made_apart) {
+    for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
+      const std::byte* panel = weight + p * apart;
+      make_step(typename ShortBf16<V>::Tables(panel), panel, step, made + p * made_apart);
+      patches[p] = ShortBf16<V>::mend(patches[p], step, made + p * made_apart);
+    }
+  }
+
+  /// Of a step without patches.
+  template <int R, int P, bool kKeep, class X>
+  static inline __attribute__((always_inline)) void add_units(
+      X x, const Lines& from, std::size_t step, const std::byte* ask, Vec (&acc)[R][P]) {
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      ask_unit<P, kKeep>(from, unit, ask);
+      add_half<R, P, kKeep, 0>(x, from, step, unit, acc);
+      add_half<R, P, kKeep, 1>(Plain::template x_behind<R>(x, kUnitPairs), from, step, unit, acc);
+      x = Plain::template x_behind<R>(x, kUnitPairs * 2);
+    }
+  }
+
+  /// Two lines of each panel.
+  template <int R, int P, bool kKeep, int kHalf, class X>
+  static inline __attribute__((always_inline)) void add_half(
+      X x, const Lines& from, std::size_t step, std::size_t unit, Vec (&acc)[R][P]) {
+    Int lines[2][P];
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
+      const std::byte* panel = from.weight + p * from.apart;
+      const std::byte* own = panel + at(step) + unit * kUnitBytes;
+      typename ShortBf16<V>::Tables(panel).template make_half<kHalf>(
+          own, &lines[0][p], &lines[1][p]);
+      if constexpr (kKeep) {
+        std::byte* to =
+            made_at(from, step) + p * made_apart(from) + (unit * kUnitPairs + kHalf * 2) * 64;
+        V::int_store(to, lines[0][p]);
+        V::int_store(to + 64, lines[1][p]);
+      }
+    }
+    Plain::template add_line<R, P>(x, lines[0], acc);
+    Plain::template add_line<R, P>(Plain::template x_behind<R>(x, 2), lines[1], acc);
+  }
+
+  /// All groups of rows against panels [panel, panel + P).
+  template <int P>
+  static void run_panels(const LinearBlock& block, std::size_t panel) {
+    const std::size_t steps = short_steps(block.k);
+    Lines lines = {.weight = block.weight + panel * block.panel_bytes,
+                   .apart = block.panel_bytes,
+                   .k = block.k,
+                   .begin = 0,
+                   .end = steps,
+                   .next = Linear<V>::panels_behind(block, panel + P),
+                   .next_step = 0,
+                   .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt)};
+    if (block.rows <= kFewRows) {
+      Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+        run_group<P, Takes::kPanels>(block, rows, row, panel, lines);
+      });
+      return;
+    }
+    for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
+      ShortBf16<V>::ask(lines.next + p * lines.apart, steps);
+    const std::size_t cuts = (steps + kMadeSteps - 1) / kMadeSteps;
+    const std::size_t each = (steps + cuts - 1) / cuts;
+    for (; lines.begin < steps; lines.begin = lines.end) {
+      lines.end = lines.begin + each < steps ? lines.begin + each : steps;
+      run_cut<P>(block, panel, each, lines);
+    }
+  }
+
+  /// `lines` of a cut: one group of rows keeps them, the others take what it kept. What is read
+  /// next comes from memory meanwhile, a part of it for each group.
+  template <int P>
+  static void run_cut(const LinearBlock& block,
+                      std::size_t panel,
+                      std::size_t steps_each,
+                      Lines lines) {
+    std::size_t groups = 0;
+    // Few sums leave more registers to what makes lines: 8 rows do it at half of what 12 pay.
+    std::size_t keeper = 0;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      ++groups;
+      if (rows == 8) keeper = row;
+    });
+    const std::size_t left = short_steps(block.k) - lines.end;
+    const std::size_t next_steps = left == 0 || left > steps_each ? steps_each : left;
+    const std::size_t part = next_steps * kShortStepBytes / groups;
+    lines.next = (left == 0 ? lines.next : lines.weight) + at(left == 0 ? 0 : lines.end);
+    lines.next_step = (kShortStepBytes / kStepLines + groups - 1) / groups;
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      if (row == keeper) run_group<P, Takes::kPanelsAndKeeps>(block, rows, row, panel, lines);
+    });
+    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+      if (row == keeper) return;
+      lines.next += part;
+      run_group<P, Takes::kKept>(block, rows, row, panel, lines);
+    });
+  }
+
+  enum class Takes {
+    kPanels,
+    kPanelsAndKeeps,
+    kKept
+  };
+
+  template <int P, Takes kTakes>
+  static void run_group(const LinearBlock& block,
+                        std::size_t rows,
+                        std::size_t row,
+                        std::size_t panel,
+                        const Lines& lines) {
+    switch (rows) {
+      case 12:
+        return run_tile<12, P, kTakes>(block, row, panel, lines);
+      case 8:
+        return run_tile<8, P, kTakes>(block, row, panel, lines);
+      case 6:
+        return run_tile<6, P, kTakes>(block, row, panel, lines);
+      case 4:
+        return run_tile<4, P, kTakes>(block, row, panel, lines);
+      case 3:
+        return run_tile<3, P, kTakes>(block, row, panel, lines);
+      case 2:
+        return run_tile<2, P, kTakes>(block, row, panel, lines);
+      default:
+        return run_tile<1, P, kTakes>(block, row, panel, lines);
+    }
+  }
+
+  /// Sums wait in memory from cut to cut.
+  template <int R, int P, Takes kTakes>
+  static void run_tile(const LinearBlock& block,
+                       std::size_t row,
+                       std::size_t panel,
+                       const Lines& lines) {
+    float* sums = block.scratch + kSumsAt + row * kWide * kPanel;
+    Vec acc[R][P];
+    if (lines.begin == 0) {
+      Linear<V>::template clear<R, P>(acc);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p)
+          acc[r][p] = V::load(sums + (r * P + p) * kPanel);
+      }
+    }
+    const auto x = Plain::template x_at<R>(block, row, lines.begin * kShortStepK);
+    const bool last = lines.end == short_steps(lines.k);
+    if constexpr (kTakes == Takes::kKept) {
+      const std::size_t end = last ? lines.k : lines.end * kShortStepK;
+      const auto ask = [&](std::size_t line, std::size_t) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
+          __builtin_prefetch(lines.next + p * lines.apart + line * lines.next_step, 0, 2);
+      };
+      Plain::template add<R, P>(
+          x, lines.made, made_apart(lines), end - lines.begin * kShortStepK, ask, acc);
+    } else {
+      add_direct<R, P, kTakes == Takes::kPanelsAndKeeps>(lines, x, acc);
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) {
+        if (!last) {
+          V::store(sums + (r * P + p) * kPanel, acc[r][p]);
+          continue;
+        }
+        Linear<V>::finish(block,
+                          row + static_cast<std::size_t>(r),
+                          panel + static_cast<std::size_t>(p),
+                          acc[r][p]);
+      }
+    }
+  }
+};
+
+}  // namespace tandem::kernels::cpu
