@@ -172,6 +172,7 @@ struct Node {
     } else if (const auto* done_event = std::get_if<SendDoneEvent>(&event)) {
       ++done;
       failed += done_event->status.ok() ? 0U : 1U;
+      if (done < done_wanted) return;
     } else if (const auto* up = std::get_if<PeerConnectedEvent>(&event)) {
       lanes = up->transports;
     } else if (std::holds_alternative<LandingClosedEvent>(event)) {
@@ -186,12 +187,21 @@ struct Node {
     return changed.wait_for(lock, std::chrono::seconds(30), condition);
   }
 
+  /// Until so many sends have ended.
+  bool wait_for_done(std::uint64_t count) {
+    {
+      const std::lock_guard lock(mutex);
+      done_wanted = count;
+    }
+    return wait([&] { return done >= count; });
+  }
+
   Pool pool;
   PageMemory memory;
   std::vector<std::uint32_t> order;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t landed = 0, landed_wanted = 0, done = 0, failed = 0, closed = 0;
+  std::uint64_t landed = 0, landed_wanted = 0, done = 0, done_wanted = 0, failed = 0, closed = 0;
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
 };
@@ -244,10 +254,16 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
       static_cast<std::uint32_t>(std::max<std::uint64_t>(1, o.unit_kib / o.page_kib));
   const std::uint64_t before = node.done;
   std::uint64_t sent = 0;
+  std::uint64_t allowed = o.in_flight;
   get(fd);  // "open"
   const double begin = seconds_now();
   for (std::uint32_t first = 0; first < node.memory.page_count; first += unit_pages) {
-    node.wait([&] { return sent - (node.done - before) < o.in_flight; });
+    if (sent == allowed) {
+      // Half of them at a time: the thread that waits shares the sender's core, two changes of
+      // threads for each unit.
+      allowed += std::max<std::uint64_t>(o.in_flight / 2, 1);
+      node.wait_for_done(before + allowed - o.in_flight);
+    }
     const std::uint32_t count = std::min(unit_pages, node.memory.page_count - first);
     node.transport->send(
         {.peer = kReceiver,
@@ -266,7 +282,7 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
   const bool landed = get(fd) == "landed";
   const double seconds = seconds_now() - begin;
   // The receiver may know before the sender does.
-  const bool all = node.wait([&] { return node.done - before == sent; });
+  const bool all = node.wait_for_done(before + sent);
   if (!landed || !all || node.failed > 0) {
     std::cerr << "the transfer has failed\n";
     std::exit(1);
