@@ -45,6 +45,13 @@ struct Kind {
 
 const Kind kKinds[] = {
     {"usual", usual},
+    {"none is zero",
+     [](Rng& rng) {
+       std::uint16_t bits = usual(rng);
+       while ((bits & 0x7f80U) == 0)
+         bits = usual(rng);
+       return bits;
+     }},
     {"one in 1500 is anything",
      [](Rng& rng) {
        return rng.below(1500) == 0 ? static_cast<std::uint16_t>(rng.next()) : usual(rng);
@@ -193,6 +200,27 @@ TEST(ShortBf16, WeightsThatDoNotFitBecomePlain) {
     const auto plain_stack = backend->pack_stack(both, DType::kBf16, pool);
     ASSERT_EQ(stack->format(), WeightFormat(DType::kBf16));
     EXPECT_EQ(std::memcmp(stack->data(), plain_stack->data(), plain_stack->bytes()), 0);
+  }
+}
+
+// Without zeros there is a name more.
+TEST(ShortBf16, SixteenExponentsAreEnoughNamesUnlessSomeWeightIsZero) {
+  constexpr std::size_t kK = 512;
+  ThreadPool pool(1);
+  for (const Backend* backend : backends()) {
+    Rng rng(5);
+    std::vector<std::uint16_t> bits(16 * kK);
+    for (std::uint16_t& each : bits)
+      each = static_cast<std::uint16_t>((rng.next() & 0x807fU) | (100 + rng.below(16)) << 7U);
+    const MatrixView view = view_of(bits, 16, kK);
+    const auto packed = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+    ASSERT_EQ(packed->scheme(), WeightScheme::kShortBf16);
+    cpu::ShortPatch first{};
+    std::memcpy(&first, packed->data() + 64 + cpu::short_steps(kK) * 768, sizeof first);
+    EXPECT_EQ(first.at, cpu::kNoPatch);
+    bits[kK] = 0;
+    EXPECT_EQ(backend->pack({&view, 1}, WeightScheme::kShortBf16, pool)->format(),
+              WeightFormat(DType::kBf16));
   }
 }
 

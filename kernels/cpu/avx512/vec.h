@@ -91,6 +91,13 @@ struct Avx512Vec {
     return _mm512_max_epu16(most, _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)));
   }
 
+  /// And the smaller one.
+  static Int min_magnitudes(Int least, Int halves) {
+    return _mm512_min_epu16(least, _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)));
+  }
+
+  static Int all_ones() { return _mm512_set1_epi32(-1); }
+
   static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
 
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }
@@ -263,7 +270,7 @@ struct Avx512Vec {
   }
 
   static std::uint64_t name_exponents(
-      Int first, Int second, std::uint32_t base, Int* kept, Int* names) {
+      Int first, Int second, std::uint32_t base, bool zero, Int* kept, Int* names) {
     const Int low = _mm512_set1_epi16(0xff);
     const Int lower =
         _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
@@ -273,10 +280,11 @@ struct Avx512Vec {
     const Int lowest = _mm512_and_si512(_mm512_srli_epi16(lower, 7), _mm512_set1_epi8(1));
     const Int exponent = _mm512_or_si512(_mm512_add_epi8(upper, upper), lowest);
     const Int name = _mm512_sub_epi8(exponent, _mm512_set1_epi8(static_cast<char>(base)));
-    const __mmask64 some = _mm512_test_epi8_mask(exponent, exponent);
+    const Int first_name = _mm512_set1_epi8(static_cast<char>(zero ? 1 : 0));
+    const __mmask64 some = zero ? _mm512_test_epi8_mask(exponent, exponent) : ~__mmask64{0};
     const __mmask64 named =
-        some &
-        _mm512_cmplt_epu8_mask(_mm512_sub_epi8(name, _mm512_set1_epi8(1)), _mm512_set1_epi8(15));
+        some & _mm512_cmple_epu8_mask(_mm512_sub_epi8(name, first_name),
+                                      _mm512_sub_epi8(_mm512_set1_epi8(15), first_name));
     *names = _mm512_maskz_mov_epi8(named, name);
     return some & ~named;
   }

@@ -120,6 +120,26 @@ struct GenericVec {
     return out;
   }
 
+  /// And the smaller one.
+  static Int min_magnitudes(const Int& least, const Int& halves) {
+    Int out;
+    for (int i = 0; i < 16; ++i) {
+      const auto a = static_cast<std::uint32_t>(least.lane[i]);
+      const std::uint32_t b = static_cast<std::uint32_t>(halves.lane[i]) & 0x7fff7fffU;
+      const std::uint32_t low = (a & 0xffffU) < (b & 0xffffU) ? a & 0xffffU : b & 0xffffU;
+      const std::uint32_t high = a >> 16U < b >> 16U ? a >> 16U : b >> 16U;
+      out.lane[i] = static_cast<std::int32_t>(high << 16U | low);
+    }
+    return out;
+  }
+
+  static Int all_ones() {
+    Int out;
+    for (std::int32_t& lane : out.lane)
+      lane = -1;
+    return out;
+  }
+
   static Int int_negate(const Int& v) {
     Int out;
     for (int i = 0; i < 16; ++i)
@@ -372,24 +392,25 @@ struct GenericVec {
   }
 
   /// Of 64 bf16 in two vectors, in the order of join_bytes: sign and mantissa, and exponent - base
-  /// where that is 1 to 15 (else 0). Bit i: byte i is of an exponent that is neither those nor 0.
+  /// where that is 0 to 15, or with `zero` 1 to 15 (else 0). Bit i: byte i is of an exponent that
+  /// is not one of those, nor, with `zero`, 0.
   static std::uint64_t name_exponents(
-      const Int& first, const Int& second, std::uint32_t base, Int* kept, Int* names) {
+      const Int& first, const Int& second, std::uint32_t base, bool zero, Int* kept, Int* names) {
     const auto bits_of = [&](int i) {
       const int half = i / 16 * 8 + i % 8;
       const Int& v = i % 16 < 8 ? first : second;
       return byte_at(v, half * 2) | byte_at(v, half * 2 + 1) << 8;
     };
-    const auto name_of = [&](int i) {
-      const std::uint32_t exponent = bits_of(i) >> 7 & 0xffU;
-      return exponent > base && exponent <= base + 15 ? exponent - base : 0;
+    const auto exponent_of = [&](int i) { return bits_of(i) >> 7 & 0xffU; };
+    const auto is_named = [&](int i) {
+      return exponent_of(i) >= base + (zero ? 1 : 0) && exponent_of(i) <= base + 15;
     };
     *kept = of_bytes([&](int i) { return (bits_of(i) >> 8 & 0x80U) | (bits_of(i) & 0x7fU); });
-    *names = of_bytes(name_of);
+    *names = of_bytes([&](int i) { return is_named(i) ? exponent_of(i) - base : 0; });
     std::uint64_t others = 0;
     for (int i = 0; i < 64; ++i) {
-      const bool zero = (bits_of(i) >> 7 & 0xffU) == 0;
-      others |= std::uint64_t{!zero && name_of(i) == 0} << i;
+      const bool is_zero = zero && exponent_of(i) == 0;
+      others |= std::uint64_t{!is_zero && !is_named(i)} << i;
     }
     return others;
   }

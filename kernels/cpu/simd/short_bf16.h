@@ -1,8 +1,9 @@
 // Panels of WeightScheme::kShortBf16: bf16 in 12 bits each, with all bits of each.
 //
 // Idea: products of few rows take the time of reading their weight, and the 8 bits of a bf16
-// exponent say little: nearly all weights of a panel have one of 15 exponents that follow each
-// other. So a weight is its sign and mantissa (a byte) and a name for its exponent (half a byte).
+// exponent say little: nearly all weights of a panel have one of 16 exponents that follow each
+// other, or of 15 and zero. So a weight is its sign and mantissa (a byte) and a name for its
+// exponent (half a byte).
 // The few others are noted with their place. Others have found the same: "70% size, 100% accuracy"
 // (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so that a line
 // becomes B tiles in a dozen instructions.
@@ -18,7 +19,7 @@
 namespace tandem::kernels::cpu {
 
 /// Of a panel: tables of the exponents by their names: [16] bytes with the upper 7 bits, [16] with
-/// the lowest as bit 7. Name 0 is exponent 0.
+/// the lowest as bit 7. Name 0 is exponent 0 where some weight has that.
 inline constexpr std::size_t kShortHeaderBytes = 64;
 inline constexpr std::size_t kShortStepK = 32;
 inline constexpr std::size_t kShortStepBytes = 768;
@@ -135,24 +136,39 @@ struct ShortBf16 {
   /// then it holds nothing.
   static bool shorten(const std::byte* plain, std::size_t steps, std::byte* panel) {
     // Mostly no weight is far larger than the others.
-    return shorten_below(plain, steps, largest_exponent(plain, steps), panel) ||
-           shorten_below(plain, steps, best_exponent(plain, steps), panel);
+    const Exponents found = exponents_of(plain, steps);
+    return shorten_below(plain, steps, found.largest, found.zero, panel) ||
+           shorten_below(plain, steps, best_exponent(plain, steps), found.zero, panel);
   }
 
  private:
   static constexpr std::size_t kStepElements = kPlainStepBytes / 2;
-  static constexpr std::uint32_t kNames = 15;  ///< but for exponent 0
+  static constexpr std::uint32_t kNames = 15;  ///< but for name 0
 
-  static std::uint32_t largest_exponent(const std::byte* plain, std::size_t steps) {
+  struct Exponents {
+    std::uint32_t largest;
+    bool zero;  ///< some weight, or what fills up the panel, has exponent 0
+  };
+
+  static Exponents exponents_of(const std::byte* plain, std::size_t steps) {
     Int most = V::int_zero();
-    for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64)
-      most = V::max_magnitudes(most, V::int_load(plain + at));
-    alignas(64) std::uint16_t halves[32];
-    V::int_store(halves, most);
-    std::uint32_t largest = 0;
-    for (const std::uint16_t half : halves)
-      largest = half > largest ? half : largest;
-    return largest >> 7;
+    Int least = V::all_ones();
+    for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64) {
+      const Int halves = V::int_load(plain + at);
+      most = V::max_magnitudes(most, halves);
+      least = V::min_magnitudes(least, halves);
+    }
+    alignas(64) std::uint16_t upper[32];
+    alignas(64) std::uint16_t lower[32];
+    V::int_store(upper, most);
+    V::int_store(lower, least);
+    Exponents found{0, false};
+    for (std::size_t i = 0; i < 32; ++i) {
+      const std::uint32_t exponent = upper[i] >> 7;
+      found.largest = exponent > found.largest ? exponent : found.largest;
+      found.zero |= lower[i] >> 7 == 0;
+    }
+    return found;
   }
 
   /// The largest of those exponents next to each other that most weights have.
@@ -176,14 +192,28 @@ struct ShortBf16 {
     return best;
   }
 
-  /// With names for `highest` and what is next below.
+  /// Exponents that have names: base + 1 to base + kNames, and 0 or the base.
+  struct Named {
+    std::uint32_t base;
+    bool zero;
+
+    [[nodiscard]] bool has(std::uint32_t exponent) const {
+      if (zero && exponent == 0) return true;
+      return exponent >= base + (zero ? 1 : 0) && exponent <= base + kNames;
+    }
+  };
+
+  /// With names for `highest` and what is next below, and `zero`: for exponent 0.
   static bool shorten_below(const std::byte* plain,
                             std::size_t steps,
                             std::uint32_t highest,
+                            bool zero,
                             std::byte* panel) {
     const std::uint32_t base = highest > kNames ? highest - kNames : 0;
+    // Base 0 is exponent 0 itself.
+    const Named named = {base, zero && base > 0};
     __builtin_memset(panel, 0, kShortHeaderBytes);
-    for (std::uint32_t name = 1; name <= kNames; ++name) {
+    for (std::uint32_t name = named.zero ? 1 : 0; name <= kNames; ++name) {
       panel[name] = static_cast<std::byte>((base + name) >> 1);
       panel[16 + name] = static_cast<std::byte>((base + name) << 7);
     }
@@ -198,12 +228,13 @@ struct ShortBf16 {
         Int kept;
         const std::uint64_t others = V::name_exponents(V::int_load(from + half * 128),
                                                        V::int_load(from + half * 128 + 64),
-                                                       base,
+                                                       named.base,
+                                                       named.zero,
                                                        &kept,
                                                        &names[half]);
         V::int_store(to + half * 64, kept);
         if (__builtin_expect(static_cast<long>(others != 0), 0) != 0 &&
-            !note(from + half * 128, unit * 128 + half * 64, base, end, patch)) {
+            !note(from + half * 128, unit * 128 + half * 64, named, end, patch)) {
           return false;
         }
       }
@@ -218,14 +249,14 @@ struct ShortBf16 {
   /// Patches for those of two lines, the first element of which is `at`. False: there are too many.
   static bool note(const std::byte* lines,
                    std::size_t at,
-                   std::uint32_t base,
+                   Named named,
                    const ShortPatch* end,
                    ShortPatch*& patch) {
     for (std::size_t i = 0; i < 64; ++i) {
       std::uint16_t bits = 0;
       __builtin_memcpy(&bits, lines + i * 2, 2);
       const std::uint32_t exponent = bits >> 7 & 0xffU;
-      if (exponent == 0 || (exponent > base && exponent <= base + kNames)) continue;
+      if (named.has(exponent)) continue;
       if (patch == end) return false;
       *patch++ = {.at = static_cast<std::uint32_t>(at + i), .bits = bits, .unused = 0};
     }
