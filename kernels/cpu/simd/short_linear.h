@@ -17,7 +17,6 @@ template <class V, class Plain>
 struct ShortTile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
-  using Ahead = typename Linear<V>::Ahead;
 
   static void run(const LinearBlock& block) {
     if (block.rows == 0) return;
@@ -40,8 +39,9 @@ struct ShortTile {
   /// Steps ahead of which the lines of P panels are asked for: 12 KiB on their way.
   template <int P>
   static constexpr std::size_t kAheadSteps = 16 / P;
-  /// Scratch behind the rows and their sums: plain panels. Behind kTilesRoom others have theirs.
-  static constexpr std::size_t kSumsAt = (Plain::kRowFloats + kPanel) / kPanel * kPanel + kPanel;
+  /// Scratch, in floats: rows, and a line that packing them may overwrite; sums; plain panels.
+  /// Behind kTilesRoom others have theirs.
+  static constexpr std::size_t kSumsAt = (Plain::kRowFloats / kPanel + 2) * kPanel;
   static constexpr std::size_t kMadeAt = kSumsAt + kMostRows * kWide * kPanel;
   static constexpr std::size_t kMadeBytes = kTilesRoom - kMadeAt * sizeof(float);
   static constexpr std::size_t kMadeFit = kMadeBytes / kWide / kPlainStepBytes - 1;
