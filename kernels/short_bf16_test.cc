@@ -151,7 +151,7 @@ TEST(ShortBf16, ProductsAreThoseOfPlainBf16) {
         const auto shorter = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
         ASSERT_TRUE(plain != nullptr && shorter != nullptr);
         ASSERT_EQ(shorter->scheme(), WeightScheme::kShortBf16);
-        for (const std::size_t rows : {1U, 2U, 16U, 17U, 32U, 33U, 70U, 300U}) {
+        for (const std::size_t rows : {1U, 2U, 7U, 12U, 13U, 16U, 17U, 32U, 33U, 70U, 300U}) {
           SCOPED_TRACE(std::string(kind.name) + " N=" + std::to_string(size.n) +
                        " K=" + std::to_string(size.k) + " rows " + std::to_string(rows));
           const std::vector<float> x = rng.reals(rows * size.k);

@@ -33,8 +33,10 @@ struct ShortTile {
   static constexpr std::size_t kUnitBytes = kShortUnitLines * 64;
   static constexpr std::size_t kUnitPairs = 4;
   static constexpr std::size_t kStepLines = kUnits * kUnitPairs;
+
   /// Rows that are one group, or two whose lines are made twice.
-  static constexpr std::size_t kFewRows = 8;
+  static constexpr bool are_few(std::size_t rows) { return rows <= 8 || rows == V::kRowStep; }
+
   static constexpr auto kWide = static_cast<std::size_t>(V::kWidePanels);
   /// Steps ahead of which the lines of P panels are asked for: 12 KiB on their way.
   template <int P>
@@ -220,7 +222,7 @@ struct ShortTile {
                    .next = Linear<V>::panels_behind(block, panel + P),
                    .next_step = 0,
                    .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt)};
-    if (block.rows <= kFewRows) {
+    if (are_few(block.rows)) {
       Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
         run_group<P, Takes::kPanels>(block, rows, row, panel, lines);
       });
