@@ -17,10 +17,6 @@ constexpr std::size_t panel_count(std::size_t n) {
   return round_up(n, kPanel) / kPanel;
 }
 
-/// Bytes behind a panel of floats, zeros: without them panels would lie powers of 2 apart, which
-/// memory reads slower where several are read side by side.
-inline constexpr std::size_t kPanelGapBytes = 128;
-
 /// bf16 panels are padded to whole AMX tiles of 32 k; kShortBf16: short_bf16.h. Quantised panels
 /// are padded to whole words of 32 bits, and hold 16 f32 scales, 16 int32 (128 * sum of what stands
 /// for weights), then

@@ -96,8 +96,6 @@ struct Avx512Vec {
     return _mm512_min_epu16(least, _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)));
   }
 
-  static Int all_ones() { return _mm512_set1_epi32(-1); }
-
   static Int int_negate(Int v) { return _mm512_sub_epi32(_mm512_setzero_si512(), v); }
 
   static Vec to_float(Int v) { return _mm512_cvtepi32_ps(v); }

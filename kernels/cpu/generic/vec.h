@@ -133,13 +133,6 @@ struct GenericVec {
     return out;
   }
 
-  static Int all_ones() {
-    Int out;
-    for (std::int32_t& lane : out.lane)
-      lane = -1;
-    return out;
-  }
-
   static Int int_negate(const Int& v) {
     Int out;
     for (int i = 0; i < 16; ++i)

@@ -78,23 +78,15 @@ struct Bf16Tile {
       ask(pair, pair * 64);
       Int w[P];
       Linear<V>::load_panels(weight, pair * 64, panel_bytes, w);
-      step<R, P>(x + pair * R, w, acc);
+      add_line<R, P>(x + pair * R, w, acc);
     }
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void add_line(const std::uint32_t* x,
-                                                             const Int (&line)[P],
-                                                             Vec (&acc)[R][P]) {
-    step<R, P>(x, line, acc);
-  }
-
- private:
   /// A pair of k: x of R rows with the words of P panels.
   template <int R, int P>
-  static inline __attribute__((always_inline)) void step(const std::uint32_t* x,
-                                                         const Int (&w)[P],
-                                                         Vec (&acc)[R][P]) {
+  static inline __attribute__((always_inline)) void add_line(const std::uint32_t* x,
+                                                             const Int (&w)[P],
+                                                             Vec (&acc)[R][P]) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Int two = V::int_broadcast(x[r]);
@@ -104,6 +96,7 @@ struct Bf16Tile {
     }
   }
 
+ private:
   static std::size_t pair_count(const LinearBlock& block) {
     return (block.k + 1) / 2;
   }

@@ -78,55 +78,6 @@ struct Linear {
       raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
   }
 
-  /// Adds to acc the sums over k for R packed rows and P panels, and calls ask(line, its place in a
-  /// panel) for each line.
-  template <DType D, int R, int P, class Ask>
-  static inline __attribute__((always_inline)) void add(const float* x,
-                                                        const std::byte* weight,
-                                                        std::size_t panel_bytes,
-                                                        std::size_t k,
-                                                        Ask ask,
-                                                        Vec (&acc)[R][P]) {
-    if constexpr (D == DType::kBf16) {
-      for (std::size_t pair = 0; pair < k / 2; ++pair) {
-        ask(pair, pair * 64);
-        Vec first[P];
-        Vec second[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64;
-          V::load_pairs(from, &first[p], &second[p]);
-        }
-        step<R, P>(x + 2 * pair * R, first, acc);
-        step<R, P>(x + (2 * pair + 1) * R, second, acc);
-      }
-      if (k % 2 != 0) {
-        Vec first[P];
-        Vec second[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + k / 2 * 64,
-                        &first[p],
-                        &second[p]);
-        }
-        step<R, P>(x + (k - 1) * R, first, acc);
-      }
-    } else {
-      constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
-      for (std::size_t i = 0; i < k; ++i) {
-        ask(i * kRowBytes / 64, i * kRowBytes);
-        Vec w[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) {
-          const std::byte* from =
-              weight + static_cast<std::size_t>(p) * panel_bytes + i * kRowBytes;
-          w[p] = Rows<V>::template load_as<D>(from);
-        }
-        step<R, P>(x + i * R, w, acc);
-      }
-    }
-  }
-
   /// acc to sums[r * P + p].
   template <int R, int P>
   static inline __attribute__((always_inline)) void put(const Vec (&acc)[R][P], Vec* sums) {
@@ -219,11 +170,7 @@ struct Linear {
           .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
       for_groups(block, [&](std::size_t row, std::size_t rows) {
         float* own = sums + row * kPanel;
-        if (rows == 6) run_cut<T, 6>(block, row, panel, cut, own);
-        if (rows == 4) run_cut<T, 4>(block, row, panel, cut, own);
-        if (rows == 3) run_cut<T, 3>(block, row, panel, cut, own);
-        if (rows == 2) run_cut<T, 2>(block, row, panel, cut, own);
-        if (rows == 1) run_cut<T, 1>(block, row, panel, cut, own);
+        with_rows(rows, [&]<int R>() { run_cut<T, R>(block, row, panel, cut, own); });
         cut.next += kBytes / groups;
       });
     }
@@ -290,30 +237,27 @@ struct Linear {
     return left < 4 ? left : 4;
   }
 
-  template <class T, int P>
-  static void run_group(const LinearBlock& block,
-                        std::size_t rows,
-                        std::size_t row,
-                        std::size_t panel,
-                        const Ahead& ahead) {
+  /// fn.template operator()<R>() for a group of R rows, as group_rows makes them.
+  template <class Fn>
+  static void with_rows(std::size_t rows, Fn fn) {
     switch (rows) {
       case 12:
-        if constexpr (V::kRowStep >= 12) run_tile<T, 12, P>(block, row, panel, ahead);
+        if constexpr (V::kRowStep >= 12) fn.template operator()<12>();
         return;
       case 8:
-        if constexpr (V::kRowStep >= 8) run_tile<T, 8, P>(block, row, panel, ahead);
+        if constexpr (V::kRowStep >= 8) fn.template operator()<8>();
         return;
       case 6:
-        if constexpr (V::kRowStep >= 6) run_tile<T, 6, P>(block, row, panel, ahead);
+        if constexpr (V::kRowStep >= 6) fn.template operator()<6>();
         return;
       case 4:
-        return run_tile<T, 4, P>(block, row, panel, ahead);
+        return fn.template operator()<4>();
       case 3:
-        return run_tile<T, 3, P>(block, row, panel, ahead);
+        return fn.template operator()<3>();
       case 2:
-        return run_tile<T, 2, P>(block, row, panel, ahead);
+        return fn.template operator()<2>();
       default:
-        return run_tile<T, 1, P>(block, row, panel, ahead);
+        return fn.template operator()<1>();
     }
   }
 
@@ -333,7 +277,7 @@ struct Linear {
           bytes <= kPanelsBytesMost
               ? Ahead{next + group * block.panel_bytes / groups, (63 + groups) / groups}
               : Ahead{next, 64};
-      run_group<T, P>(block, rows, row, panel, ahead);
+      with_rows(rows, [&]<int R>() { run_tile<T, R, P>(block, row, panel, ahead); });
       ++group;
     });
   }
@@ -512,8 +456,57 @@ struct Linear {
       };
       Vec acc[R][P];
       clear<R, P>(acc);
-      Linear::add<D, R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, asked, acc);
+      add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, asked, acc);
       put<R, P>(acc, out);
+    }
+
+    /// Adds to acc the sums over k for R packed rows and P panels, and calls ask(line, its place in
+    /// a panel) for each line.
+    template <int R, int P, class Ask>
+    static inline __attribute__((always_inline)) void add(const float* x,
+                                                          const std::byte* weight,
+                                                          std::size_t panel_bytes,
+                                                          std::size_t k,
+                                                          Ask ask,
+                                                          Vec (&acc)[R][P]) {
+      if constexpr (D == DType::kBf16) {
+        for (std::size_t pair = 0; pair < k / 2; ++pair) {
+          ask(pair, pair * 64);
+          Vec first[P];
+          Vec second[P];
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64;
+            V::load_pairs(from, &first[p], &second[p]);
+          }
+          step<R, P>(x + 2 * pair * R, first, acc);
+          step<R, P>(x + (2 * pair + 1) * R, second, acc);
+        }
+        if (k % 2 != 0) {
+          Vec first[P];
+          Vec second[P];
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + k / 2 * 64,
+                          &first[p],
+                          &second[p]);
+          }
+          step<R, P>(x + (k - 1) * R, first, acc);
+        }
+      } else {
+        constexpr std::size_t kRowBytes = D == DType::kF32 ? 64 : 32;
+        for (std::size_t i = 0; i < k; ++i) {
+          ask(i * kRowBytes / 64, i * kRowBytes);
+          Vec w[P];
+#pragma GCC unroll 8
+          for (int p = 0; p < P; ++p) {
+            const std::byte* from =
+                weight + static_cast<std::size_t>(p) * panel_bytes + i * kRowBytes;
+            w[p] = Rows<V>::template load_as<D>(from);
+          }
+          step<R, P>(x + i * R, w, acc);
+        }
+      }
     }
 
     // For panels of kShortBf16 (short_linear.h):
@@ -531,16 +524,6 @@ struct Linear {
     template <int R>
     static const float* x_behind(const float* x, std::size_t count) {
       return x + count * R;
-    }
-
-    template <int R, int P, class Ask>
-    static inline __attribute__((always_inline)) void add(const float* x,
-                                                          const std::byte* weight,
-                                                          std::size_t panel_bytes,
-                                                          std::size_t k,
-                                                          Ask ask,
-                                                          Vec (&acc)[R][P]) {
-      Linear::add<D, R, P>(x, weight, panel_bytes, k, ask, acc);
     }
 
     /// A line of each panel: of a pair of k.

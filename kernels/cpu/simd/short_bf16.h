@@ -107,6 +107,11 @@ struct ShortBf16 {
     __builtin_prefetch(patches(panel, steps));
   }
 
+  /// Behind all steps for the patch that is none.
+  static inline __attribute__((always_inline)) std::size_t step_of(const ShortPatch& patch) {
+    return patch.at / kStepElements;
+  }
+
   /// Whether a patch is for that step or one before.
   static inline __attribute__((always_inline)) bool is_due(const ShortPatch* patch,
                                                            std::size_t step) {
@@ -152,7 +157,7 @@ struct ShortBf16 {
 
   static Exponents exponents_of(const std::byte* plain, std::size_t steps) {
     Int most = V::int_zero();
-    Int least = V::all_ones();
+    Int least = V::int_load(plain);
     for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64) {
       const Int halves = V::int_load(plain + at);
       most = V::max_magnitudes(most, halves);

@@ -12,7 +12,7 @@
 
 namespace tandem::kernels::cpu {
 
-/// V::kRowStep is 12. Plain is the tile of plain bf16: Linear::FloatTile or Bf16Tile.
+/// Plain is the tile of plain bf16: Linear::FloatTile or Bf16Tile.
 template <class V, class Plain>
 struct ShortTile {
   using Vec = typename V::Vec;
@@ -70,10 +70,9 @@ struct ShortTile {
   template <int P>
   static inline __attribute__((always_inline)) std::size_t first_due(
       const ShortPatch* const (&patches)[P], std::size_t end) {
-    constexpr std::size_t kStepElements = kPlainStepBytes / 2;
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
-      const std::size_t due = patches[p]->at / kStepElements;
+      const std::size_t due = ShortBf16<V>::step_of(*patches[p]);
       end = due < end ? due : end;
     }
     return end;
@@ -102,7 +101,6 @@ struct ShortTile {
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
       patches[p] = ShortBf16<V>::patches_from(from.weight + p * from.apart, steps, from.begin);
     const std::size_t whole = from.k / kShortStepK < from.end ? from.k / kShortStepK : from.end;
-    static_assert(V::kRowStep == 12, "groups of rows are those of run_group");
     for (std::size_t step = from.begin; step < from.end; ++step) {
       // Nothing is called in here, so that sums stay in registers.
       for (const std::size_t stop = first_due<P>(patches, whole); step < stop; ++step) {
@@ -159,7 +157,7 @@ struct ShortTile {
 
   /// From one plain panel to the next, see kPanelGapBytes.
   static std::size_t made_apart(const Lines& from) {
-    return (from.end - from.begin) * kPlainStepBytes + 128;
+    return (from.end - from.begin) * kPlainStepBytes + kPanelGapBytes;
   }
 
   template <int P>
@@ -224,7 +222,8 @@ struct ShortTile {
                    .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt)};
     if (are_few(block.rows)) {
       Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-        run_group<P, Takes::kPanels>(block, rows, row, panel, lines);
+        Linear<V>::with_rows(
+            rows, [&]<int R>() { run_tile<R, P, Takes::kPanels>(block, row, panel, lines); });
       });
       return;
     }
@@ -258,12 +257,15 @@ struct ShortTile {
     lines.next = (left == 0 ? lines.next : lines.weight) + at(left == 0 ? 0 : lines.end);
     lines.next_step = (kShortStepBytes / kStepLines + groups - 1) / groups;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-      if (row == keeper) run_group<P, Takes::kPanelsAndKeeps>(block, rows, row, panel, lines);
+      if (row != keeper) return;
+      Linear<V>::with_rows(
+          rows, [&]<int R>() { run_tile<R, P, Takes::kPanelsAndKeeps>(block, row, panel, lines); });
     });
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       if (row == keeper) return;
       lines.next += part;
-      run_group<P, Takes::kKept>(block, rows, row, panel, lines);
+      Linear<V>::with_rows(
+          rows, [&]<int R>() { run_tile<R, P, Takes::kKept>(block, row, panel, lines); });
     });
   }
 
@@ -272,30 +274,6 @@ struct ShortTile {
     kPanelsAndKeeps,
     kKept
   };
-
-  template <int P, Takes kTakes>
-  static void run_group(const LinearBlock& block,
-                        std::size_t rows,
-                        std::size_t row,
-                        std::size_t panel,
-                        const Lines& lines) {
-    switch (rows) {
-      case 12:
-        return run_tile<12, P, kTakes>(block, row, panel, lines);
-      case 8:
-        return run_tile<8, P, kTakes>(block, row, panel, lines);
-      case 6:
-        return run_tile<6, P, kTakes>(block, row, panel, lines);
-      case 4:
-        return run_tile<4, P, kTakes>(block, row, panel, lines);
-      case 3:
-        return run_tile<3, P, kTakes>(block, row, panel, lines);
-      case 2:
-        return run_tile<2, P, kTakes>(block, row, panel, lines);
-      default:
-        return run_tile<1, P, kTakes>(block, row, panel, lines);
-    }
-  }
 
   /// Sums wait in memory from cut to cut.
   template <int R, int P, Takes kTakes>

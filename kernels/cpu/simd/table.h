@@ -13,6 +13,9 @@ namespace tandem::kernels::cpu {
 
 /// Outputs in a panel of a packed weight, lanes of the common vector.
 inline constexpr std::size_t kPanel = 16;
+/// Bytes behind a panel of floats, zeros: without them panels would lie powers of 2 apart, which
+/// memory reads slower where several are read side by side.
+inline constexpr std::size_t kPanelGapBytes = 128;
 /// Bytes before the elements of a quantised panel: 16 f32 scales, then 16 int32, see panels.h.
 inline constexpr std::size_t kByteHeaderBytes = 128;
 /// Groups of k of an int4 panel whose steps and offsets precede them together, and the bytes of it.
