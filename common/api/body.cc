@@ -45,11 +45,11 @@ RequestBody::RequestBody(json::Field root) : root_(std::move(root)) {
   if (object == nullptr) return;
   // One object may be read for every prompt of a request: a giant one is not walked for each.
   if (object->size() > kMembersWalked) {
-    lengths_ = ~std::uint64_t{0};
+    names_.set();
     return;
   }
   for (const json::Member& member : *object)
-    lengths_ |= length_bit(member.key);
+    names_.set(name_bit(member.key));
 }
 
 std::optional<json::Field> RequestBody::find(std::string_view name) {

@@ -8,7 +8,8 @@
 
 #include <boost/container/small_vector.hpp>
 
-#include <algorithm>
+#include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -30,7 +31,7 @@ class RequestBody {
 
   /// The member, unless absent or null. Its name counts as understood from now on.
   std::optional<json::Field> take(std::string_view name) {
-    if ((lengths_ & length_bit(name)) == 0) return std::nullopt;
+    if (!names_.test(name_bit(name))) return std::nullopt;
     return find(name);
   }
 
@@ -52,15 +53,20 @@ class RequestBody {
   [[nodiscard]] const json::Field& root() const { return root_; }
 
  private:
-  static std::uint64_t length_bit(std::string_view name) {
-    return std::uint64_t{1} << std::min<std::size_t>(name.size(), 63);
+  using NameBits = std::bitset<256>;
+
+  static std::size_t name_bit(std::string_view name) {
+    if (name.empty()) return 0;
+    const auto first = static_cast<unsigned char>(name.front());
+    const auto last = static_cast<unsigned char>(name.back());
+    return (name.size() * 5 + std::size_t{first} * 3 + last) % NameBits().size();
   }
 
   std::optional<json::Field> find(std::string_view name);
 
   json::Field root_;
-  /// A bit for each length that a member's name has: most names that are asked for are not there.
-  std::uint64_t lengths_ = 0;
+  /// Name bits of all members: most names that are asked for are not there.
+  NameBits names_;
   /// Members that are set and were asked for: a request has few, the API knows many.
   boost::container::small_vector<const json::Value*, 16> taken_;
 };

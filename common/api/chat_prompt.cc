@@ -23,14 +23,13 @@ constexpr std::array<std::string_view, 8> kReserved{"messages",
                                                     "chat_template",
                                                     "tokenize"};
 
-// The text of a content: a string, null, or parts of type text, joined by blanks as SGLang does.
-Result<std::string> read_content(const json::Field& message) {
-  const auto content = message.find("content");
-  if (!content) return std::string();
-  if (const std::string* text = content->value().if_string()) return *text;
-  if (!content->value().is_array())
-    return content->mismatch("a string or an array of parts of type text");
-  TANDEM_TRY(const auto parts, content->items());
+// The text of a content that is none: null, or parts of type text, joined by blanks as SGLang does.
+Result<std::string> join_content(const json::Value* content, const json::Field& message) {
+  if (content == nullptr || content->is_null()) return std::string();
+  TANDEM_TRY(const json::Field field, message.at("content"));
+  if (!content->is_array())
+    return field.mismatch("a string or an array of parts of type text");
+  TANDEM_TRY(const auto parts, field.items());
   std::string joined;
   bool first = true;
   for (const json::Field& part : parts) {
@@ -76,9 +75,12 @@ Result<json::Array> read_messages(RequestBody& body) {
     TANDEM_TRY(const std::string_view name, role.as_string());
     if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end())
       return role.mismatch("system, developer, user, assistant or tool");
-    TANDEM_TRY(std::string content, read_content(item));
     json::Object message = *object;
-    message.set("content", json::Value(std::move(content)));
+    const json::Value* content = message.find("content");
+    if (content == nullptr || !content->is_string()) {
+      TANDEM_TRY(std::string text, join_content(content, item));
+      message.set("content", json::Value(std::move(text)));
+    }
     open_tool_arguments(&message);
     messages.emplace_back(std::move(message));
   }

@@ -2,6 +2,7 @@
 #include "common/chat/interp.h"
 #include "common/json/utf8.h"
 
+#include <boost/container/small_vector.hpp>
 #include <fmt/format.h>
 
 #include <optional>
@@ -191,30 +192,43 @@ bool is_sum(const Expr& expr) {
 
 }  // namespace
 
-/// A chain of sums, from the left, as binary_op makes each: strings grow in one place.
+/// A chain of sums, from the left, as binary_op makes each: strings are put together at once.
 Value Interp::eval_sum(const Expr& expr, Scope& scope) {
-  std::vector<const Expr*> sums = {&expr};
+  boost::container::small_vector<const Expr*, 8> sums = {&expr};
   while (is_sum(*sums.back()->items[0])) {
     sums.push_back(sums.back()->items[0].get());
     charge(1);
   }
+  boost::container::small_vector<std::string_view, 9> texts;  // the sum, if there are any
+  std::size_t byte_count = 0;
+  const auto join = [&] {
+    std::string all;
+    all.reserve(byte_count);
+    for (const std::string_view text : texts)
+      all += text;
+    texts.clear();
+    return make_string(std::move(all));
+  };
   Value sum = eval(*sums.back()->items[0], scope);
-  std::optional<std::string> text;  // of `sum`, where it was made here
   for (auto each = sums.rbegin(); each != sums.rend(); ++each) {
     const Value added = eval(*(*each)->items[1], scope);
     line_ = (*each)->line;
-    if (!sum.is(Type::kString) || !added.is(Type::kString)) {
-      if (text) sum = make_string(*std::exchange(text, std::nullopt));
+    const bool are_texts = (!texts.empty() || sum.is(Type::kString)) && added.is(Type::kString);
+    if (!are_texts) {
+      if (!texts.empty()) sum = join();
       sum = binary_op(*this, "+", sum, added);
       continue;
     }
-    charge((sum.size + added.size) / 256);
+    if (texts.empty()) {
+      texts.push_back(sum.str());
+      byte_count = sum.size;
+    }
+    charge((byte_count + added.size) / 256);
     arena_.charge(added.size);
-    if (!text) text = sum.str();
-    *text += added.str();
-    sum = Value::string(*text);
+    texts.push_back(added.str());
+    byte_count += added.size;
   }
-  return text ? make_string(std::move(*text)) : sum;
+  return texts.empty() ? sum : join();
 }
 
 Value Interp::eval_binary(const Expr& expr, Scope& scope) {

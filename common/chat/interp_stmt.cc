@@ -50,6 +50,7 @@ Interp::Interp(const json::Value& context, const RenderOptions& options)
     : options_(options),
       arena_(options.max_memory_bytes),
       units_left_(options.max_steps * kUnitsPerStep) {
+  root_.vars.reserve(context.if_object()->size());
   for (const json::Member& member : *context.if_object()) {
     root_.vars.emplace_back(member.key, arena_.from_json(member.value));
   }

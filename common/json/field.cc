@@ -72,7 +72,7 @@ Field Field::child(const Member& member) const {
 }
 
 Field Field::child(const Value& value, std::size_t index) const {
-  return Field(value, fmt::format("{}[{}]", path(), index));
+  return Field(value, path() + '[' + std::to_string(index) + ']');
 }
 
 Status Field::error(std::string_view what) const {

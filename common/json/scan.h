@@ -93,14 +93,23 @@ inline std::size_t find_not_plain(std::string_view text, std::size_t pos) {
   const __m128i space = _mm_set1_epi8(0x20);
   const __m128i quote = _mm_set1_epi8('"');
   const __m128i backslash = _mm_set1_epi8('\\');
-  while (text.size() - pos >= sizeof(__m128i)) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text.data() + pos));
-    const __m128i other =
-        _mm_or_si128(_mm_cmplt_epi8(bytes, space),
-                     _mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash)));
-    const auto found = static_cast<unsigned>(_mm_movemask_epi8(other));
+  const auto others_at = [&](std::size_t at) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text.data() + at));
+    return _mm_or_si128(
+        _mm_cmplt_epi8(bytes, space),
+        _mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash)));
+  };
+  constexpr std::size_t kStep = sizeof(__m128i);
+  while (text.size() - pos >= 4 * kStep) {
+    const __m128i first = _mm_or_si128(others_at(pos), others_at(pos + kStep));
+    const __m128i last = _mm_or_si128(others_at(pos + 2 * kStep), others_at(pos + 3 * kStep));
+    if (_mm_movemask_epi8(_mm_or_si128(first, last)) != 0) break;
+    pos += 4 * kStep;
+  }
+  while (text.size() - pos >= kStep) {
+    const auto found = static_cast<unsigned>(_mm_movemask_epi8(others_at(pos)));
     if (found != 0) return pos + static_cast<std::size_t>(std::countr_zero(found));
-    pos += sizeof(bytes);
+    pos += kStep;
   }
 #endif
   while (pos < text.size() && text.size() >= sizeof(std::uint64_t)) {

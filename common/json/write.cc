@@ -237,19 +237,10 @@ void Writer::close(char c) {
   after_value_ = true;
 }
 
-void Writer::key(std::string_view name) {
-  if (is_short(name)) {
-    char piece[kShortBytes + 4];
-    char* at = piece;
-    if (after_value_) *at++ = ',';
-    at = quote_short(name, at);
-    *at++ = ':';
-    out_.append(piece, at);
-  } else {
-    separate();
-    append_string(out_, name);
-    out_ += ':';
-  }
+void Writer::run_time_key(std::string_view name) {
+  separate();
+  append_string(out_, name);
+  out_ += ':';
   after_value_ = false;
 }
 

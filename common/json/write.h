@@ -3,10 +3,13 @@
 
 #include "common/json/value.h"
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace tandem::json {
@@ -39,6 +42,39 @@ std::string to_string(const Value& value);
 /// With line breaks and `indent` spaces per level.
 std::string to_pretty_string(const Value& value, int indent = 2);
 
+/// A member's name of short plain text that is known when the program is made: it is looked at, and
+/// put together with what stands around it, then.
+class Name {
+ public:
+  template <std::size_t N>
+  consteval Name(const char (&text)[N]) {  // NOLINT: a literal stands for its name
+    static_assert(N <= kBytesMost, "longer names go through std::string_view");
+    put(',');
+    put('"');
+    for (std::size_t i = 0; i + 1 < N; ++i) {
+      const char c = text[i];
+      if (c < 0x20 || c == '"' || c == '\\' || c == 0x7F) throw "not plain";  // no constant then
+      put(c);
+    }
+    put('"');
+    put(':');
+  }
+
+  /// `,"name":`
+  [[nodiscard]] std::string_view behind_value() const { return {piece_.data(), size_}; }
+
+  /// `"name":`
+  [[nodiscard]] std::string_view first() const { return {piece_.data() + 1, size_ - 1}; }
+
+ private:
+  static constexpr std::size_t kBytesMost = 44;
+
+  consteval void put(char c) { piece_[size_++] = c; }
+
+  std::array<char, kBytesMost + 3> piece_{};
+  std::size_t size_ = 0;
+};
+
 /// Writes nested JSON piece by piece and places the commas:
 ///   Writer w(out); w.begin_object(); w.key("id"); w.string("x"); w.end_object();
 /// The caller keeps begin and end balanced. `out` is borrowed.
@@ -54,7 +90,19 @@ class Writer {
 
   void end_array() { close(']'); }
 
-  void key(std::string_view name);
+  void key(const Name& name) {
+    out_ += after_value_ ? name.behind_value() : name.first();
+    after_value_ = false;
+  }
+
+  /// Names that are known only when the program runs.
+  template <std::convertible_to<std::string_view> Text>
+  requires(!std::is_array_v<Text>)
+
+  void key(const Text& name) {
+    run_time_key(name);
+  }
+
   void string(std::string_view text);
   void boolean(bool flag);
   void null();
@@ -79,6 +127,7 @@ class Writer {
  private:
   template <class Int>
   void integer(Int n);
+  void run_time_key(std::string_view name);
   void open(char c);
   void close(char c);
   void separate();

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace tandem::serve {
 namespace {
@@ -14,20 +15,25 @@ namespace {
 Result<std::string> render(const chat::ChatTemplate& chat_template,
                            const token::Tokenizer& tokenizer,
                            api::ChatPrompt prompt) {
-  json::Object context;
-  context.set("messages", std::move(prompt.messages));
-  context.set("tools", nullptr);
-  context.set("documents", nullptr);
-  context.set("add_generation_prompt", prompt.add_generation_prompt);
+  std::vector<json::Member> variables;
+  variables.reserve(7 + prompt.kwargs.size());
+  const auto add = [&](std::string name, json::Value value) {
+    variables.push_back({std::move(name), std::move(value)});
+  };
+  add("messages", std::move(prompt.messages));
+  add("tools", nullptr);
+  add("documents", nullptr);
+  add("add_generation_prompt", prompt.add_generation_prompt);
   const auto add_token = [&](const char* name, std::optional<std::int32_t> id) {
-    if (id) context.set(name, std::string(tokenizer.token_text(*id)));
+    if (id) add(name, std::string(tokenizer.token_text(*id)));
   };
   add_token("bos_token", tokenizer.bos_id());
   add_token("eos_token", tokenizer.eos_id());
   add_token("pad_token", tokenizer.pad_id());
+  // What a request sets takes the place of what has its name.
   for (json::Member& member : prompt.kwargs)
-    context.set(member.key, std::move(member.value));
-  return chat_template.render(json::Value(std::move(context)));
+    add(std::move(member.key), std::move(member.value));
+  return chat_template.render(json::Value(json::Object(std::move(variables))));
 }
 
 }  // namespace

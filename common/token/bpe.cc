@@ -346,12 +346,16 @@ void BpeModel::encode_bytes(std::string_view text,
   for (const Span& word : words) {
     const std::string_view bytes = text.substr(word.begin, word.end - word.begin);
     if (bytes.empty()) continue;
+    if (count + WordCache::kIdsMax > ids.size()) flush();
+    if (bytes.size() == 1) {
+      ids[count++] = raw_.byte_id(bytes[0]);
+      continue;
+    }
     if (bytes.size() > WordCache::kBytesMax) {
       flush();
       merge_bytes(bytes, out);
       continue;
     }
-    if (count + WordCache::kIdsMax > ids.size()) flush();
     const WordCache::Key key = WordCache::key_of(serial_, bytes);
     const std::size_t known = cache.copy(key, ids.data() + count);
     count += known;

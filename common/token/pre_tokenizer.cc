@@ -11,6 +11,8 @@ namespace tandem::token {
 namespace {
 
 constexpr int kDepthMax = 16;
+/// Room for words of a short text, which may be all digits.
+constexpr std::size_t kWordsFirst = 40;
 /// The pattern of OpenAI's encoder.py.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -232,6 +234,14 @@ void PreTokenizer::for_each_in(CharClass want, std::string_view text, Fn fn) {
   const ByteTable& passes = ascii_outside(want);
   std::size_t pos = 0;
   while ((pos = skip_bytes(passes, text, pos)) < text.size()) {
+    const auto is_ascii_in = [&](unsigned char byte) { return byte < 0x80 && !passes[byte]; };
+    if (is_ascii_in(static_cast<unsigned char>(text[pos]))) {
+      do {
+        fn(Span{pos, pos + 1});
+        ++pos;
+      } while (pos < text.size() && is_ascii_in(static_cast<unsigned char>(text[pos])));
+      continue;
+    }
     const json::Utf8Step step = json::decode_utf8(text.substr(pos));
     if (is_in(want, step.code_point)) fn(Span{pos, pos + step.byte_count});
     pos += step.byte_count;
@@ -394,17 +404,27 @@ void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) co
   words.clear();
   if (!text.empty()) words.push_back({0, text.size()});
   std::vector<Span> before;
+  const auto split_all = [&](const Split& split) {
+    // A byte stays as it is, match or not: each digit, where they are words of their own.
+    const auto& regex = split.pattern.regex;
+    const bool keeps_bytes =
+        split.behavior == SplitBehavior::kIsolated && (regex == nullptr || regex->scanner);
+    for (const Span& span : before) {
+      if (keeps_bytes && span.end - span.begin == 1) {
+        words.push_back(span);
+      } else {
+        split_word(split, span, text, words);
+      }
+    }
+  };
   for (const Step& step : steps_) {
     before.swap(words);
     words.clear();
-    words.reserve(text.size() / 4 + 1);
+    words.reserve(text.size() / 4 + std::min(text.size(), kWordsFirst));
     if (const auto* split = std::get_if<Split>(&step)) {
-      for (const Span& span : before)
-        split_word(*split, span, text, words);
+      split_all(*split);
     } else if (const auto& regex = std::get<ByteLevel>(step).regex) {
-      const Split isolate{{regex, "", std::nullopt}, SplitBehavior::kIsolated, false};
-      for (const Span& span : before)
-        split_word(isolate, span, text, words);
+      split_all({{regex, "", std::nullopt}, SplitBehavior::kIsolated, false});
     } else {
       words.swap(before);
     }

@@ -16,13 +16,9 @@ static_assert(kKeyBytes <= TextMemory::kLeastBytes);
 std::size_t common_bytes(std::string_view a, std::string_view b) {
   const std::size_t size = std::min(a.size(), b.size());
   std::size_t i = 0;
-  for (; i + 8 <= size; i += 8) {
-    std::uint64_t x = 0;
-    std::uint64_t y = 0;
-    std::memcpy(&x, a.data() + i, 8);
-    std::memcpy(&y, b.data() + i, 8);
-    if (x != y) break;
-  }
+  constexpr std::size_t kStep = 64;
+  while (i + kStep <= size && std::memcmp(a.data() + i, b.data() + i, kStep) == 0)
+    i += kStep;
   while (i < size && a[i] == b[i])
     ++i;
   return i;
@@ -31,7 +27,7 @@ std::size_t common_bytes(std::string_view a, std::string_view b) {
 }  // namespace
 
 TextMemory::TextMemory()
-    : slots_(kSlots), last_bytes_(Entry().byte_count()), bytes_(kSlots * last_bytes_) {}
+    : slots_(kSlots), keys_(kSlots), last_bytes_(Entry().byte_count()), bytes_(kSlots * last_bytes_) {}
 
 TextMemory::Cut TextMemory::Entry::keep_common(std::string_view text) {
   const std::size_t common = common_bytes(text_, text);
@@ -70,9 +66,9 @@ TextMemory::Entry& TextMemory::at(std::uint32_t owner, std::string_view text) {
   last_ = slot_of(key, owner);
   Entry& entry = slots_[last_];
   last_bytes_ = entry.byte_count();
-  if (!entry.is_of(key, owner)) {
+  if (!is_at(last_, key, owner)) {
     entry.keep_common({});
-    entry.key_ = key;
+    keys_[last_] = key;
     entry.owner_ = owner;
   }
   return entry;
@@ -82,7 +78,7 @@ TextMemory::Entry& TextMemory::at(std::uint32_t owner, std::string_view text) {
 std::size_t TextMemory::slot_of(std::uint64_t key, std::uint32_t owner) {
   const std::size_t first = key % (kSlots / kWays) * kWays;
   for (std::size_t slot = first; slot < first + kWays; ++slot) {
-    if (slots_[slot].is_of(key, owner)) return slot;
+    if (is_at(slot, key, owner)) return slot;
   }
   for (std::size_t slot = first; slot < first + kWays; ++slot) {
     if (slots_[slot].cuts_.empty()) return slot;

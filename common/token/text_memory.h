@@ -45,11 +45,6 @@ class TextMemory {
 
     [[nodiscard]] std::size_t byte_count() const;
 
-    [[nodiscard]] bool is_of(std::uint64_t key, std::uint32_t owner) const {
-      return key_ == key && owner_ == owner;
-    }
-
-    std::uint64_t key_ = 0;
     std::uint32_t owner_ = 0;
     std::string text_;  ///< up to kBehindCut bytes behind the last cut
     std::vector<std::int32_t> ids_;
@@ -75,14 +70,20 @@ class TextMemory {
   static constexpr std::size_t kBytesMost = std::size_t{4} << 20U;
 
  private:
-  /// A text may lie in one of kWays slots side by side.
-  static constexpr std::size_t kWays = 4;
+  /// A text may lie in one of kWays slots side by side: so many that those which are in use at a
+  /// time, a quarter of all slots or so, hardly ever push each other out.
+  static constexpr std::size_t kWays = 16;
   static constexpr std::size_t kSlots = 256;
 
   [[nodiscard]] std::size_t slot_of(std::uint64_t key, std::uint32_t owner);
   void make_room();
 
+  [[nodiscard]] bool is_at(std::size_t slot, std::uint64_t key, std::uint32_t owner) const {
+    return keys_[slot] == key && slots_[slot].owner_ == owner;
+  }
+
   std::vector<Entry> slots_;
+  std::vector<std::uint64_t> keys_;  ///< of the slots, where a search finds them in two lines
   std::size_t way_ = 0;     ///< that is given up next
   std::size_t last_ = 0;    ///< the slot that at() gave, whose size may have changed since
   std::size_t last_bytes_;  ///< what it had then

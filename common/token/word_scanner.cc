@@ -277,11 +277,6 @@ std::optional<WordScanner> WordScanner::for_pattern(std::string_view pattern) {
 }
 
 bool WordScanner::find_all(std::string_view text, std::vector<Span>& words) const {
-  // A digit by itself, where each is: no pattern leaves a character out.
-  if (text.size() == 1) {
-    words.push_back({0, 1});
-    return true;
-  }
   return Scan(rules_, text).run(words);
 }
 

@@ -19,6 +19,17 @@ std::uint8_t* write_packed(std::span<const std::int32_t> numbers, std::uint8_t* 
 
 /// The same on any machine. Apart for tests.
 std::size_t packed_bytes_portable(std::span<const std::int32_t> numbers);
-std::uint8_t* write_packed_portable(std::span<const std::int32_t> numbers, std::uint8_t* at);
+
+/// Ways to write the same.
+enum class PackBy {
+  kPlainCode,
+  kShuffles,  ///< AVX2
+  kCompress,  ///< AVX-512 VBMI2
+};
+
+/// Whether this machine has it.
+bool can_pack_by(PackBy by);
+/// write_packed() in a way that this machine has. Apart for tests.
+std::uint8_t* write_packed_by(PackBy by, std::span<const std::int32_t> numbers, std::uint8_t* at);
 
 }  // namespace tandem::rpc::internal
