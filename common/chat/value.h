@@ -117,7 +117,7 @@ struct Dict : Obj {
 /// Owns everything that a render makes; counts bytes against a limit.
 class Arena {
  public:
-  explicit Arena(std::size_t bytes_max) : bytes_left_(bytes_max) {}
+  explicit Arena(std::size_t bytes_max) : bytes_left_(bytes_max) { objects_.reserve(16); }
 
   /// Fails with resource_exhausted when the limit is reached.
   void charge(std::size_t byte_count);

@@ -118,6 +118,14 @@ bool equals_ignoring_case(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> percent_decode(std::string_view text) {
+  const auto is_forbidden = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20U || byte == 0x7FU;
+  };
+  if (text.find('%') == std::string_view::npos) {
+    if (std::any_of(text.begin(), text.end(), is_forbidden)) return std::nullopt;
+    return std::string(text);
+  }
   std::string out;
   out.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -130,8 +138,7 @@ std::optional<std::string> percent_decode(std::string_view text) {
       c = static_cast<char>(high * 16 + low);
       i += 2;
     }
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20U || byte == 0x7FU) return std::nullopt;
+    if (is_forbidden(c)) return std::nullopt;
     out.push_back(c);
   }
   return out;

@@ -87,9 +87,9 @@ ParseError parse_target(Request* request) {
   });
   if (!clean) return refuse(400, "the request target holds a character that must be escaped");
   const std::size_t question = target.find('?');
-  const auto path = percent_decode(target.substr(0, question));
+  auto path = percent_decode(target.substr(0, question));
   if (!path) return refuse(400, "the request path has a broken or forbidden %-escape");
-  request->path = *path;
+  request->path = *std::move(path);
   request->query =
       question == std::string_view::npos ? "" : std::string(target.substr(question + 1));
   return {};

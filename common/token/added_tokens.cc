@@ -101,6 +101,7 @@ std::size_t AddedTokenMatcher::next_start(std::string_view text, std::size_t pos
 
 std::vector<Segment> AddedTokenMatcher::split(std::string_view text) const {
   std::vector<Segment> segments;
+  segments.reserve(16);  // a chat of a few messages
   std::size_t done = 0;
   std::size_t pos = 0;
   while ((pos = next_start(text, pos)) < text.size()) {

@@ -403,7 +403,7 @@ bool PreTokenizer::may_be_cut() const {
 void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) const {
   words.clear();
   if (!text.empty()) words.push_back({0, text.size()});
-  std::vector<Span> before;
+  thread_local std::vector<Span> before;
   const auto split_all = [&](const Split& split) {
     // A byte stays as it is, match or not: each digit, where they are words of their own.
     const auto& regex = split.pattern.regex;
@@ -429,6 +429,7 @@ void PreTokenizer::raw_words(std::string_view text, std::vector<Span>& words) co
       words.swap(before);
     }
   }
+  forget_large(before);
 }
 
 }  // namespace tandem::token

@@ -32,6 +32,12 @@ struct Words {
   std::vector<Span> spans;
 };
 
+/// For a thread's own list, which keeps its memory from one text to the next: unless that is a lot.
+inline void forget_large(std::vector<Span>& words) {
+  constexpr std::size_t kKept = 4096;
+  if (words.capacity() > kKept) std::vector<Span>().swap(words);
+}
+
 /// A chain of steps; empty gives the text as one word. Const access is thread-safe.
 class PreTokenizer {
  public:

@@ -72,9 +72,10 @@ void Tokenizer::encode_part(std::string_view text,
                             std::vector<std::int32_t>& out) const {
   if (!raw_words_) return encode_words(pre_tokenizer_.apply(std::string(text), at_start), out);
   if (remembers_ && text.size() >= TextMemory::kLeastBytes) return encode_remembered(text, out);
-  std::vector<Span> words;
+  thread_local std::vector<Span> words;
   pre_tokenizer_.raw_words(text, words);
   model_.encode_bytes(text, words, out);
+  forget_large(words);
 }
 
 /// Words of what this thread has not met lately only.
@@ -86,7 +87,7 @@ void Tokenizer::encode_remembered(std::string_view text, std::vector<std::int32_
   const std::size_t first_id = out.size();
 
   const std::string_view rest = text.substr(known.bytes);
-  std::vector<Span> words;
+  thread_local std::vector<Span> words;
   pre_tokenizer_.raw_words(rest, words);
   std::vector<TextMemory::Cut> cuts;
   std::size_t encoded = 0;  // words
@@ -105,6 +106,7 @@ void Tokenizer::encode_remembered(std::string_view text, std::vector<std::int32_
     next_cut = pos + TextMemory::kCutBytes;
   }
   encode_until(words.size());
+  forget_large(words);
   entry.extend(text, cuts, std::span(out).subspan(first_id));
 }
 
