@@ -27,8 +27,7 @@ constexpr std::array<std::string_view, 8> kReserved{"messages",
 Result<std::string> join_content(const json::Value* content, const json::Field& message) {
   if (content == nullptr || content->is_null()) return std::string();
   TANDEM_TRY(const json::Field field, message.at("content"));
-  if (!content->is_array())
-    return field.mismatch("a string or an array of parts of type text");
+  if (!content->is_array()) return field.mismatch("a string or an array of parts of type text");
   TANDEM_TRY(const auto parts, field.items());
   std::string joined;
   bool first = true;

@@ -3,6 +3,7 @@
 #include "common/json/utf8.h"
 
 #include <boost/container/small_vector.hpp>
+
 #include <fmt/format.h>
 
 #include <optional>

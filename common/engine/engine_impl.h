@@ -19,6 +19,7 @@ namespace tandem::engine {
 /// Part of a work item that goes through the model in one call.
 struct Piece {
   Generation* generation = nullptr;
+  const sched::Sequence* sequence = nullptr;  ///< the generation's
   std::int32_t first = 0;
   std::int32_t count = 0;
   std::int32_t logit_count = 0;
@@ -70,8 +71,10 @@ class Engine::Impl {
   void run_item(const sched::WorkItem& item, Generation& generation);
   /// Runs the pieces that were gathered; true when the last one's request is still here.
   bool flush_pieces();
-  /// What is wanted of the rows of all pieces goes to rows_, as many as `logits` holds.
-  void want_rows(std::span<const float> logits);
+  /// Begins to load what the pieces' requests are made of.
+  void prefetch_pieces() const;
+  /// What is wanted of the rows of all pieces goes to rows_; their logits are not there yet.
+  void want_rows();
   void complete(const Piece& piece, std::span<LogitRow> rows);
   /// Takes what came of a piece's rows: prompt logprobs, then, at the end of the tokens, the next
   /// token.

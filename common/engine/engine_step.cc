@@ -118,8 +118,11 @@ void Engine::Impl::run_item(const sched::WorkItem& item, Generation& generation)
       continue;
     }
     const std::int32_t rows = std::max(0, to - std::max(at, first_row));
-    pieces_.push_back(
-        {.generation = &generation, .first = at, .count = to - at, .logit_count = rows});
+    pieces_.push_back({.generation = &generation,
+                       .sequence = item.sequence,
+                       .first = at,
+                       .count = to - at,
+                       .logit_count = rows});
     piece_tokens_ += to - at;
     piece_rows_ += rows;
     at = to;
@@ -141,14 +144,23 @@ bool Engine::Impl::flush_pieces() {
                        .pages = sequence.pages.pages,
                        .logit_count = piece.logit_count});
   }
+  // Before the weights push what it looks at out of the caches.
+  want_rows();
   const auto logits = executor->forward(slices_);
-  for (const Piece& piece : pieces_)
-    prefetch(*piece.generation);
-  for (const Piece& piece : pieces_)
-    prefetch(*piece.generation->sequence);
+  prefetch_pieces();
   if (logits.ok()) {
-    want_rows(*logits);
+    std::span<const float> left = *logits;
+    for (LogitRow& row : rows_) {
+      row.logits = left.first(vocab());
+      left = left.subspan(vocab());
+    }
     reader_.read(rows_);
+    // Again: the logits are larger than the first two levels. Results lie where others wrote them.
+    for (const LogitRow& row : rows_)
+      prefetch(row);
+    prefetch_pieces();
+    for (const Piece& piece : pieces_)
+      prefetch(piece.sequence->tokens.back());
     std::span<LogitRow> rows = rows_;
     for (const Piece& piece : pieces_) {
       const auto count = static_cast<std::size_t>(piece.logit_count);
@@ -166,17 +178,23 @@ bool Engine::Impl::flush_pieces() {
   return rest != nullptr && !rest->reported;
 }
 
-void Engine::Impl::want_rows(std::span<const float> logits) {
+void Engine::Impl::prefetch_pieces() const {
+  for (const Piece& piece : pieces_) {
+    prefetch(*piece.generation);
+    prefetch(*piece.sequence);
+  }
+}
+
+void Engine::Impl::want_rows() {
   rows_.clear();
   for (const Piece& piece : pieces_) {
     const Generation& generation = *piece.generation;
     const sched::Sequence& sequence = *generation.sequence;
     std::int32_t next_prompt_row = generation.next_prompt_row;
     for (std::int32_t position = piece.end() - piece.logit_count; position < piece.end();
-         ++position, logits = logits.subspan(vocab())) {
+         ++position) {
       LogitRow& row = rows_.emplace_back();
       row.generation = &generation;
-      row.logits = logits.first(vocab());
       if (generation.wants_prompt_row(position, next_prompt_row)) {
         row.prompt_token = sequence.tokens[static_cast<std::size_t>(position) + 1];
         next_prompt_row = generation.prompt_row_after(position);

@@ -97,9 +97,10 @@ class Writer {
 
   /// Names that are known only when the program runs.
   template <std::convertible_to<std::string_view> Text>
+
   requires(!std::is_array_v<Text>)
 
-  void key(const Text& name) {
+      void key(const Text& name) {
     run_time_key(name);
   }
 

@@ -1,6 +1,5 @@
 // The forward pass: checks, then blocks over a ragged batch.
 #include "common/base/failpoint.h"
-#include "common/base/prefetch.h"
 #include "common/model/model.h"
 
 #include <fmt/format.h>
@@ -120,10 +119,12 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
-  TANDEM_TRY(with_late_weights([&] {
+  const Status passed = with_late_weights([&] {
     run_layers(batch);
     run_head(batch.logit_rows, output);
-  }));
+  });
+  pool_->keep_near({});
+  TANDEM_TRY(passed);
   last_token_count_ = batch.token_ids.size();
   return {};
 }
@@ -200,7 +201,7 @@ void Model::run_layers(const ForwardBatch& batch) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
-    prefetch(weights_.layers[layer]);
+    pool_->keep_near(near_lines_[layer]);
     attention_block(batch, layer);
     mlp_block(layer, batch.token_ids.size());
     progress_.fetch_add(1, std::memory_order_relaxed);

@@ -128,6 +128,7 @@ class Model {
  private:
   Model() = default;
   Status load_weights(const LoadOptions& options);
+  void list_near_lines();
   Status release_checkpoint(weights::ReadMode mode);
   [[nodiscard]] bool may_pack_late(const LoadOptions& options) const;
   /// Runs a pass of products with weights that may be late.
@@ -164,6 +165,7 @@ class Model {
   Workspace workspace_;
   weights::Digest digest_;
   std::vector<std::string> unused_tensors_;
+  std::vector<std::vector<const void*>> near_lines_;  ///< by layer: for ThreadPool::keep_near
   std::size_t last_token_count_ = 0;
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> unpacked_bytes_{0};

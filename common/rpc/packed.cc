@@ -30,8 +30,7 @@ std::uint8_t* write_packed_portable(std::span<const std::int32_t> numbers, std::
 // Of what runs only on machines that can_pack_by() it. On every function: clang knows no pragma for
 // it.
 #define TANDEM_WIDE __attribute__((target("avx2,popcnt")))
-#define TANDEM_COMPRESS \
-  __attribute__((target("avx2,popcnt,avx512f,avx512vl,avx512bw,avx512vbmi2")))
+#define TANDEM_COMPRESS __attribute__((target("avx2,popcnt,avx512f,avx512vl,avx512bw,avx512vbmi2")))
 
 constexpr std::size_t kLanes = sizeof(__m256i) / sizeof(std::int32_t);
 constexpr std::size_t kHalf = kLanes / 2;
@@ -219,9 +218,7 @@ bool can_pack_by(PackBy by) {
   return by == PackBy::kPlainCode;
 }
 
-std::uint8_t* write_packed_by(PackBy by,
-                              std::span<const std::int32_t> numbers,
-                              std::uint8_t* at) {
+std::uint8_t* write_packed_by(PackBy by, std::span<const std::int32_t> numbers, std::uint8_t* at) {
 #ifdef __x86_64__
   if (by == PackBy::kCompress) return write_packed_compressed(numbers, at);
   if (by == PackBy::kShuffles) return write_packed_wide(numbers, at);

@@ -27,7 +27,10 @@ std::size_t common_bytes(std::string_view a, std::string_view b) {
 }  // namespace
 
 TextMemory::TextMemory()
-    : slots_(kSlots), keys_(kSlots), last_bytes_(Entry().byte_count()), bytes_(kSlots * last_bytes_) {}
+    : slots_(kSlots),
+      keys_(kSlots),
+      last_bytes_(Entry().byte_count()),
+      bytes_(kSlots * last_bytes_) {}
 
 TextMemory::Cut TextMemory::Entry::keep_common(std::string_view text) {
   const std::size_t common = common_bytes(text_, text);

@@ -84,11 +84,11 @@ class TextMemory {
 
   std::vector<Entry> slots_;
   std::vector<std::uint64_t> keys_;  ///< of the slots, where a search finds them in two lines
-  std::size_t way_ = 0;     ///< that is given up next
-  std::size_t last_ = 0;    ///< the slot that at() gave, whose size may have changed since
-  std::size_t last_bytes_;  ///< what it had then
-  std::size_t bytes_;       ///< of all slots, as they were then
-  std::size_t hand_ = 0;    ///< the slot that is emptied next
+  std::size_t way_ = 0;              ///< that is given up next
+  std::size_t last_ = 0;             ///< the slot that at() gave, whose size may have changed since
+  std::size_t last_bytes_;           ///< what it had then
+  std::size_t bytes_;                ///< of all slots, as they were then
+  std::size_t hand_ = 0;             ///< the slot that is emptied next
 };
 
 }  // namespace tandem::token

@@ -58,6 +58,13 @@ class ThreadPool {
         callable);
   }
 
+  /// Addresses that the caller of parallel_for reads between one job and the next, one for each
+  /// cache line; borrowed, until others take their place. parallel_for asks for them when the
+  /// caller's own tasks are done: what tasks read pushes everything else out of the caches, and a
+  /// caller that waits for one such line after the other lets all threads wait. Mostly they come
+  /// while it waits for the end of others' tasks.
+  void keep_near(std::span<const void* const> lines) { near_ = lines; }
+
   /// kScratchBytes bytes, 64-byte aligned, that only `worker` may use, and only in tasks: the next
   /// one of the same parallel_for finds what it left there.
   [[nodiscard]] std::byte* scratch(std::size_t worker) const;
@@ -69,6 +76,7 @@ class ThreadPool {
   using TaskFn = void (*)(void* context, std::size_t task, std::size_t worker);
 
   void run(std::size_t tasks, TaskFn fn, void* context);
+  void ask_for_near() const;
   void worker_main(std::size_t worker);
   /// Claims a task of the job that `ticket` names, which was read from ticket_, and runs it. False
   /// where none is left; `ticket` is what was read last.
@@ -91,6 +99,7 @@ class ThreadPool {
   std::atomic<std::uint32_t> sleepers_{0};
   std::unique_ptr<std::byte, FreeScratch> scratch_;
   std::byte* shared_ = nullptr;  ///< in scratch_
+  std::span<const void* const> near_;
   std::vector<std::thread> workers_;
 };
 
