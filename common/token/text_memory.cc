@@ -15,9 +15,18 @@ static_assert(kKeyBytes <= TextMemory::kLeastBytes);
 
 std::size_t common_bytes(std::string_view a, std::string_view b) {
   const std::size_t size = std::min(a.size(), b.size());
+  const auto differ_at = [&](std::size_t at) {
+    std::uint64_t x = 0;
+    std::uint64_t y = 0;
+    std::memcpy(&x, a.data() + at, sizeof(x));
+    std::memcpy(&y, b.data() + at, sizeof(y));
+    return x ^ y;
+  };
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  constexpr std::size_t kStep = 4 * kWord;
   std::size_t i = 0;
-  constexpr std::size_t kStep = 64;
-  while (i + kStep <= size && std::memcmp(a.data() + i, b.data() + i, kStep) == 0)
+  while (i + kStep <= size && (differ_at(i) | differ_at(i + kWord) | differ_at(i + 2 * kWord) |
+                               differ_at(i + 3 * kWord)) == 0)
     i += kStep;
   while (i < size && a[i] == b[i])
     ++i;
@@ -29,6 +38,7 @@ std::size_t common_bytes(std::string_view a, std::string_view b) {
 TextMemory::TextMemory()
     : slots_(kSlots),
       keys_(kSlots),
+      used_(kSlots),
       last_bytes_(Entry().byte_count()),
       bytes_(kSlots * last_bytes_) {}
 
@@ -67,6 +77,7 @@ TextMemory::Entry& TextMemory::at(std::uint32_t owner, std::string_view text) {
   if (bytes_ > kBytesMost) make_room();
   const std::uint64_t key = XXH3_64bits_withSeed(text.data(), kKeyBytes, owner);
   last_ = slot_of(key, owner);
+  used_[last_] = ++calls_;
   Entry& entry = slots_[last_];
   last_bytes_ = entry.byte_count();
   if (!is_at(last_, key, owner)) {
@@ -78,16 +89,19 @@ TextMemory::Entry& TextMemory::at(std::uint32_t owner, std::string_view text) {
 }
 
 /// Where the text is, or where it may be.
-std::size_t TextMemory::slot_of(std::uint64_t key, std::uint32_t owner) {
+std::size_t TextMemory::slot_of(std::uint64_t key, std::uint32_t owner) const {
   const std::size_t first = key % (kSlots / kWays) * kWays;
   for (std::size_t slot = first; slot < first + kWays; ++slot) {
     if (is_at(slot, key, owner)) return slot;
   }
-  for (std::size_t slot = first; slot < first + kWays; ++slot) {
-    if (slots_[slot].cuts_.empty()) return slot;
+  const auto age = [this](std::size_t slot) -> std::uint64_t {
+    return slots_[slot].cuts_.empty() ? 0 : used_[slot];
+  };
+  std::size_t oldest = first;
+  for (std::size_t slot = first + 1; slot < first + kWays; ++slot) {
+    if (age(slot) < age(oldest)) oldest = slot;
   }
-  way_ = (way_ + 1) % kWays;
-  return first + way_;
+  return oldest;
 }
 
 void TextMemory::make_room() {

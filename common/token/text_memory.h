@@ -75,7 +75,7 @@ class TextMemory {
   static constexpr std::size_t kWays = 16;
   static constexpr std::size_t kSlots = 256;
 
-  [[nodiscard]] std::size_t slot_of(std::uint64_t key, std::uint32_t owner);
+  [[nodiscard]] std::size_t slot_of(std::uint64_t key, std::uint32_t owner) const;
   void make_room();
 
   [[nodiscard]] bool is_at(std::size_t slot, std::uint64_t key, std::uint32_t owner) const {
@@ -84,11 +84,13 @@ class TextMemory {
 
   std::vector<Entry> slots_;
   std::vector<std::uint64_t> keys_;  ///< of the slots, where a search finds them in two lines
-  std::size_t way_ = 0;              ///< that is given up next
-  std::size_t last_ = 0;             ///< the slot that at() gave, whose size may have changed since
-  std::size_t last_bytes_;           ///< what it had then
-  std::size_t bytes_;                ///< of all slots, as they were then
-  std::size_t hand_ = 0;             ///< the slot that is emptied next
+  /// When each slot was last asked for, in calls of at().
+  std::vector<std::uint64_t> used_;
+  std::uint64_t calls_ = 0;
+  std::size_t last_ = 0;    ///< the slot that at() gave, whose size may have changed since
+  std::size_t last_bytes_;  ///< what it had then
+  std::size_t bytes_;       ///< of all slots, as they were then
+  std::size_t hand_ = 0;    ///< the slot that is emptied next
 };
 
 }  // namespace tandem::token

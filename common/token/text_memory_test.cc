@@ -166,6 +166,21 @@ TEST(TextMemory, OwnersAndTextsAreApart) {
   EXPECT_EQ(memory.at(1, text).keep_common(text).bytes, 300U);
 }
 
+TEST(TextMemory, ManyConversationsInTurnAllStay) {
+  TextMemory memory;
+  constexpr std::size_t kTexts = 64;
+  // Whatever is common to all of them: which slots they take is luck.
+  for (std::size_t group = 0; group < 8; ++group) {
+    const auto text = [&](std::size_t i) {
+      return "conversation " + std::to_string(1000 * group + i) + words(1000);
+    };
+    for (std::size_t i = 0; i < kTexts; ++i)
+      remember(memory, text(i), text(i).size() - 5);
+    for (std::size_t i = 0; i < kTexts; ++i)
+      EXPECT_FALSE(memory.at(1, text(i)).ids().empty()) << "group " << group << ", text " << i;
+  }
+}
+
 TEST(TextMemory, IsBounded) {
   TextMemory memory;
   constexpr std::size_t kTexts = 400;
