@@ -52,9 +52,10 @@ class Name {
     put(',');
     put('"');
     for (std::size_t i = 0; i + 1 < N; ++i) {
-      const char c = text[i];
-      if (c < 0x20 || c == '"' || c == '\\' || c == 0x7F) throw "not plain";  // no constant then
-      put(c);
+      const auto byte = static_cast<unsigned char>(text[i]);
+      // No constant then.
+      if (byte < 0x20 || byte >= 0x7F || byte == '"' || byte == '\\') throw "not plain";
+      put(text[i]);
     }
     put('"');
     put(':');
@@ -74,6 +75,10 @@ class Name {
   std::array<char, kBytesMost + 3> piece_{};
   std::size_t size_ = 0;
 };
+
+/// A name that is known only when the program runs: no literal.
+template <class T>
+concept RunTimeText = std::convertible_to<T, std::string_view> && !std::is_array_v<T>;
 
 /// Writes nested JSON piece by piece and places the commas:
 ///   Writer w(out); w.begin_object(); w.key("id"); w.string("x"); w.end_object();
@@ -95,12 +100,8 @@ class Writer {
     after_value_ = false;
   }
 
-  /// Names that are known only when the program runs.
-  template <std::convertible_to<std::string_view> Text>
-
-  requires(!std::is_array_v<Text>)
-
-      void key(const Text& name) {
+  template <RunTimeText Text>
+  void key(const Text& name) {
     run_time_key(name);
   }
 
