@@ -1,8 +1,7 @@
-// prefetch(): begins to load an object. append_lines(): what somebody else is to load.
+// prefetch(): begins to load an object.
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 namespace tandem {
 
@@ -16,16 +15,6 @@ void prefetch(const T& object) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&object);
   for (std::size_t at = 0; at < sizeof(T); at += kCacheLineBytes)
     __builtin_prefetch(bytes + at);
-}
-
-/// Adds an address in each line of `object`, which stays where it is.
-template <class T>
-void append_lines(const T& object, std::vector<const void*>* lines) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&object);
-  for (std::size_t at = 0; at < sizeof(T); at += kCacheLineBytes)
-    lines->push_back(bytes + at);
-  // It may begin within a line.
-  lines->push_back(bytes + sizeof(T) - 1);
 }
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 // The forward pass: checks, then blocks over a ragged batch.
 #include "common/base/failpoint.h"
+#include "common/base/prefetch.h"
 #include "common/model/model.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+// Code that runs between ops lies in one section, whose ends the linker knows: the weights of an op
+// push it out of the caches, so it is asked for as data is.
+#define TANDEM_BETWEEN_OPS [[gnu::section("tandem_between_ops")]]
+extern "C" const std::byte __start_tandem_between_ops[];  // NOLINT: the linker's names
+extern "C" const std::byte __stop_tandem_between_ops[];   // NOLINT
 
 namespace tandem::model {
 namespace {
@@ -38,6 +45,20 @@ bool consecutive(std::span<const std::int32_t> rows) {
 /// is still in caches then, which is worth more than reading the weights again. The same for norm,
 /// QKV and attention gained nothing.
 constexpr std::size_t kMlpRows = 512;
+
+void prefetch_weight(const std::unique_ptr<kernels::PackedWeight>& weight) {
+  if (weight != nullptr) prefetch(*weight);
+}
+
+/// What says where a layer's weights lie, not they themselves.
+void prefetch_layer(const LayerWeights& layer) {
+  prefetch(layer);
+  for (const Linear* part : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+    prefetch_weight(part->weight);
+  const ExpertWeights& experts = layer.experts;
+  for (const auto* part : {&experts.router, &experts.gate, &experts.up, &experts.down})
+    prefetch_weight(*part);
+}
 
 /// Packed rows lie in what they would take as f32, if that is as long at least; else null.
 std::byte* packed_within(FloatBuffer& rows, std::size_t floats, std::size_t packed_bytes) {
@@ -119,11 +140,13 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
+  layer_ = 0;
+  pool_->keep_near(ask_for_near, this);
   const Status passed = with_late_weights([&] {
     run_layers(batch);
     run_head(batch.logit_rows, output);
   });
-  pool_->keep_near({});
+  pool_->keep_near(nullptr, nullptr);
   TANDEM_TRY(passed);
   last_token_count_ = batch.token_ids.size();
   return {};
@@ -132,6 +155,22 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
 Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) {
   TANDEM_TRY(check_rows(rows, last_token_count_));
   return with_late_weights([&] { run_head(rows, output); });
+}
+
+/// What is looked at between this op and the next ones.
+void Model::ask_for_near(const void* model) {
+  const Model& self = *static_cast<const Model*>(model);
+  for (const std::byte* at = __start_tandem_between_ops; at < __stop_tandem_between_ops;
+       at += kCacheLineBytes)
+    __builtin_prefetch(at);
+  prefetch(self);
+  const std::vector<LayerWeights>& layers = self.weights_.layers;
+  prefetch_layer(layers[self.layer_]);
+  if (self.layer_ + 1 < layers.size()) {
+    prefetch_layer(layers[self.layer_ + 1]);
+  } else {
+    prefetch_weight(self.weights_.lm_head.weight);
+  }
 }
 
 template <class Pass>
@@ -147,14 +186,14 @@ Status Model::with_late_weights(Pass pass) {
   return {};
 }
 
-void Model::linear(Linear& layer, kernels::LinearArgs args) {
+TANDEM_BETWEEN_OPS void Model::linear(Linear& layer, kernels::LinearArgs args) {
   args.bias = layer.bias.empty() ? nullptr : layer.bias.data();
   if (!layer.late.empty()) return late_->linear(layer, args);
   args.weight = layer.weight.get();
   backend_->linear(args, *pool_);
 }
 
-void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
+TANDEM_BETWEEN_OPS void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
   args.bias = layer.bias.empty() ? nullptr : layer.bias.data();
   if (!layer.late.empty()) return late_->gated_linear(layer, args);
   args.weight = layer.weight.get();
@@ -163,7 +202,9 @@ void Model::gated_linear(Linear& layer, kernels::GatedLinearArgs args) {
 
 /// Where the op before a product writes its rows packed. Null: they stay f32. Products with late
 /// weights take them as they come.
-std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const {
+TANDEM_BETWEEN_OPS std::byte* Model::packed_rows(const Linear& layer,
+                                                 std::size_t tokens,
+                                                 FloatBuffer& rows) const {
   if (!layer.late.empty()) return nullptr;
   const kernels::PackedWeight& weight = *layer.weight;
   return packed_within(
@@ -172,10 +213,10 @@ std::byte* Model::packed_rows(const Linear& layer, std::size_t tokens, FloatBuff
 
 /// normed = norm(x). Returns where it lies packed for the product `next`; null: it is f32, as
 /// always without `next`.
-std::byte* Model::norm_rows(const float* x,
-                            const float* weight,
-                            const Linear* next,
-                            std::size_t tokens) {
+TANDEM_BETWEEN_OPS std::byte* Model::norm_rows(const float* x,
+                                               const float* weight,
+                                               const Linear* next,
+                                               std::size_t tokens) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   std::byte* packed = nullptr;
   kernels::WeightFormat format = kernels::DType::kBf16;
@@ -197,11 +238,11 @@ std::byte* Model::norm_rows(const float* x,
   return packed;
 }
 
-void Model::run_layers(const ForwardBatch& batch) {
+TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
-    pool_->keep_near(near_lines_[layer]);
+    layer_ = layer;
     attention_block(batch, layer);
     mlp_block(layer, batch.token_ids.size());
     progress_.fetch_add(1, std::memory_order_relaxed);
@@ -210,7 +251,7 @@ void Model::run_layers(const ForwardBatch& batch) {
 }
 
 /// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
-void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
+TANDEM_BETWEEN_OPS void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
   LayerWeights& weights = weights_.layers[layer];
   const std::size_t tokens = batch.token_ids.size();
   const auto heads = static_cast<std::size_t>(config_.head_count);
@@ -272,7 +313,7 @@ void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
 }
 
 /// hidden += MLP(norm(hidden)), dense or of experts
-void Model::mlp_block(std::size_t layer, std::size_t token_count) {
+TANDEM_BETWEEN_OPS void Model::mlp_block(std::size_t layer, std::size_t token_count) {
   LayerWeights& weights = weights_.layers[layer];
   float* hidden = workspace_.hidden.data();
   if (weights.experts.router != nullptr) {
@@ -296,7 +337,9 @@ void Model::mlp_block(std::size_t layer, std::size_t token_count) {
 }
 
 /// rows += down(silu(gate) * up) of norm(rows)
-void Model::dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count) {
+TANDEM_BETWEEN_OPS void Model::dense_mlp(LayerWeights& weights,
+                                         float* rows,
+                                         std::size_t row_count) {
   const std::byte* normed =
       norm_rows(rows, weights.post_attention_norm.data(), &weights.gate_up, row_count);
   float* inner = workspace_.inner.data();
@@ -313,7 +356,7 @@ void Model::dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count)
 }
 
 /// hidden += the sum over the chosen experts of weight * down(silu(gate) * up)
-void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
+TANDEM_BETWEEN_OPS void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
   const auto count = static_cast<std::size_t>(config_.experts.count);
   const auto top_k = static_cast<std::size_t>(config_.experts.per_token);
   const std::size_t rows = token_count * top_k;
@@ -351,7 +394,7 @@ void Model::experts(const ExpertWeights& weights, std::size_t token_count) {
                        *pool_);
 }
 
-void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {
+TANDEM_BETWEEN_OPS void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const float* x = workspace_.hidden.data();
   if (consecutive(rows)) {
@@ -380,7 +423,7 @@ void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) 
 }
 
 /// Copies the residual stream out for tests; the last entry goes through the final norm.
-void Model::capture(const ForwardBatch& batch, std::size_t index) {
+TANDEM_BETWEEN_OPS void Model::capture(const ForwardBatch& batch, std::size_t index) {
   if (batch.hidden_states == nullptr) return;
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const std::size_t tokens = batch.token_ids.size();

@@ -2,7 +2,6 @@
 #include "common/model/model.h"
 
 #include "common/base/failpoint.h"
-#include "common/base/prefetch.h"
 #include "common/model/architecture.h"
 
 #include <fmt/format.h>
@@ -65,32 +64,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
   TANDEM_TRY(model->workspace_, Workspace::allocate(model->config_, model->limits_));
   TANDEM_TRY(model->rope_, RopeTables::make(model->config_, model->context_length_));
   TANDEM_TRY(model->load_weights(options));
-  model->list_near_lines();
   return model;
-}
-
-/// What forward() looks at between ops: this, and what says where weights lie, of a layer and of
-/// the one behind it.
-void Model::list_near_lines() {
-  std::vector<const void*>* lines = nullptr;
-  const auto add = [&lines](const auto& object) { append_lines(object, lines); };
-  const auto add_weight = [&](const std::unique_ptr<kernels::PackedWeight>& weight) {
-    if (weight != nullptr) add(*weight);
-  };
-  near_lines_.resize(weights_.layers.size());
-  for (std::size_t layer = 0; layer < near_lines_.size(); ++layer) {
-    lines = &near_lines_[layer];
-    add(*this);
-    for (std::size_t each = layer; each < std::min(layer + 2, near_lines_.size()); ++each) {
-      const LayerWeights& weights = weights_.layers[each];
-      add(weights);
-      for (const Linear* part : {&weights.qkv, &weights.output, &weights.gate_up, &weights.down})
-        add_weight(part->weight);
-      const ExpertWeights& experts = weights.experts;
-      for (const auto* part : {&experts.router, &experts.gate, &experts.up, &experts.down})
-        add_weight(*part);
-    }
-  }
 }
 
 Status Model::load_weights(const LoadOptions& options) {

@@ -128,7 +128,6 @@ class Model {
  private:
   Model() = default;
   Status load_weights(const LoadOptions& options);
-  void list_near_lines();
   Status release_checkpoint(weights::ReadMode mode);
   [[nodiscard]] bool may_pack_late(const LoadOptions& options) const;
   /// Runs a pass of products with weights that may be late.
@@ -140,6 +139,7 @@ class Model {
   [[nodiscard]] Status check_batch(const ForwardBatch& batch) const;
   [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
                                   std::size_t token_count) const;
+  static void ask_for_near(const void* opaque);
   void run_layers(const ForwardBatch& batch);
   void attention_block(const ForwardBatch& batch, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
@@ -165,7 +165,7 @@ class Model {
   Workspace workspace_;
   weights::Digest digest_;
   std::vector<std::string> unused_tensors_;
-  std::vector<std::vector<const void*>> near_lines_;  ///< by layer: for ThreadPool::keep_near
+  std::size_t layer_ = 0;  ///< that forward() is at
   std::size_t last_token_count_ = 0;
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> unpacked_bytes_{0};

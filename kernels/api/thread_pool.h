@@ -58,12 +58,14 @@ class ThreadPool {
         callable);
   }
 
-  /// Addresses that the caller of parallel_for reads between one job and the next, one for each
-  /// cache line; borrowed, until others take their place. parallel_for asks for them when the
-  /// caller's own tasks are done: what tasks read pushes everything else out of the caches, and a
-  /// caller that waits for one such line after the other lets all threads wait. Mostly they come
-  /// while it waits for the end of others' tasks.
-  void keep_near(std::span<const void* const> lines) { near_ = lines; }
+  /// parallel_for calls `ask(context)` when the caller's own tasks are done, mostly while it waits
+  /// for the end of others': to begin to load what the caller looks at between this job and the
+  /// next. What tasks read pushes everything else out of the caches, and all threads wait for a
+  /// caller that waits for one line after the other. Null: nothing is asked for.
+  void keep_near(void (*ask)(const void* context), const void* context) {
+    ask_ = ask;
+    ask_context_ = context;
+  }
 
   /// kScratchBytes bytes, 64-byte aligned, that only `worker` may use, and only in tasks: the next
   /// one of the same parallel_for finds what it left there.
@@ -76,7 +78,6 @@ class ThreadPool {
   using TaskFn = void (*)(void* context, std::size_t task, std::size_t worker);
 
   void run(std::size_t tasks, TaskFn fn, void* context);
-  void ask_for_near() const;
   void worker_main(std::size_t worker);
   /// Claims a task of the job that `ticket` names, which was read from ticket_, and runs it. False
   /// where none is left; `ticket` is what was read last.
@@ -99,7 +100,8 @@ class ThreadPool {
   std::atomic<std::uint32_t> sleepers_{0};
   std::unique_ptr<std::byte, FreeScratch> scratch_;
   std::byte* shared_ = nullptr;  ///< in scratch_
-  std::span<const void* const> near_;
+  void (*ask_)(const void*) = nullptr;
+  const void* ask_context_ = nullptr;
   std::vector<std::thread> workers_;
 };
 
