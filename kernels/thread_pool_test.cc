@@ -32,6 +32,33 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
   }
 }
 
+TEST(ThreadPool, AsksForWhatIsNearOncePerJob) {
+  struct Asked {
+    std::thread::id thread = std::this_thread::get_id();
+    int* count = nullptr;
+  };
+
+  ThreadPool pool(2);
+  if (pool.thread_count() < 2) GTEST_SKIP() << "the system refused a thread";
+  int count = 0;
+  const Asked asked{.count = &count};
+  const auto ask = [](const void* context) {
+    const Asked& here = *static_cast<const Asked*>(context);
+    EXPECT_EQ(std::this_thread::get_id(), here.thread);
+    ++*here.count;
+  };
+  const auto run = [&](std::size_t tasks) { pool.parallel_for(tasks, [](auto, auto) {}); };
+  pool.keep_near(ask, &asked);
+  run(2);
+  run(100);
+  EXPECT_EQ(count, 2);
+  run(1);  // nobody else is waited for
+  EXPECT_EQ(count, 2);
+  pool.keep_near(nullptr, nullptr);
+  run(2);
+  EXPECT_EQ(count, 2);
+}
+
 // Many tiny jobs back to back: a worker that wakes late must never run a task of a job that is
 // over.
 TEST(ThreadPool, LateWorkersFindNothing) {

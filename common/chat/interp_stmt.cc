@@ -77,9 +77,6 @@ void Interp::output(std::string_view text) {
                       Code::kResourceExhausted};
   }
   charge(text.size() / 256);
-  // Signs between messages follow: a long message is not copied again for them.
-  const std::size_t size = out_->size() + text.size();
-  if (size > out_->capacity()) out_->reserve(size + size / 4 + 64);
   *out_ += text;
 }
 

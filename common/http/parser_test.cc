@@ -100,6 +100,14 @@ TEST(ParseHead, TokensOfEveryByte) {
   }
 }
 
+TEST(PercentDecode, WithAndWithoutEscapes) {
+  EXPECT_EQ(percent_decode("/v1/models"), "/v1/models");
+  EXPECT_EQ(percent_decode(""), "");
+  EXPECT_EQ(percent_decode("/a%20b%2f"), "/a b/");
+  for (const char* bad : {"/a\x1F", "/a\x7F", "/%2", "/%g0", "/%0A", "/%7f", "%20\n"})
+    EXPECT_EQ(percent_decode(bad), std::nullopt) << bad;
+}
+
 TEST(Headers, NamesAreFoundWithoutCase) {
   Headers headers{{"Content-Length", "1"}, {"content-type", "2"}, {"CONTENT-LENGTH", "3"}};
   EXPECT_EQ(headers.find("content-length"), "1");

@@ -93,7 +93,8 @@ TEST(Parse, RefusesWithPlace) {
 
 // Strings are scanned many bytes at once.
 TEST(Parse, EveryByteAtEveryPlaceOfAString) {
-  constexpr std::size_t kLength = 20;
+  // Looked at 16 and 64 at a time.
+  constexpr std::size_t kLength = 170;
   for (int byte = 0; byte < 0x100; ++byte) {
     for (std::size_t at = 0; at < kLength; ++at) {
       SCOPED_TRACE("byte " + std::to_string(byte) + " at " + std::to_string(at));
@@ -464,6 +465,29 @@ TEST(Write, EveryByteAtEveryPlaceOfAString) {
   }
 }
 
+TEST(Write, NamesKnownBeforeAndLate) {
+  std::string out;
+  Writer writer(out);
+  const std::string late = "la\"te";
+  writer.begin_array();
+  writer.begin_object();
+  writer.key(late);
+  writer.null();
+  writer.key("a name of forty-three signs and no more ...");
+  writer.null();
+  writer.key(late.c_str());
+  writer.null();
+  writer.end_object();
+  writer.begin_object();
+  writer.key("");
+  writer.null();
+  writer.end_object();
+  writer.end_array();
+  EXPECT_EQ(out,
+            R"([{"la\"te":null,"a name of forty-three signs and no more ...":null,"la\"te":null},)"
+            R"({"":null}])");
+}
+
 TEST(Property, ParseOfPrintIsTheSame) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -533,6 +557,20 @@ TEST(Field, SmallIntegers) {
   }
   const Value none{Integers{}};
   EXPECT_TRUE(Field(none).as_small_ints(0, 1)->empty());
+}
+
+TEST(Utf8, FindsWhatIsBrokenAtEveryPlace) {
+  // Looked at 8 and 32 at a time.
+  constexpr std::size_t kLength = 110;
+  for (std::size_t at = 4; at < kLength; ++at) {
+    for (const std::size_t other : {std::size_t{0}, at / 2, at - 2}) {
+      std::string text(kLength, 'a');
+      text.replace(other, 2, "\u00e9");
+      EXPECT_EQ(find_invalid_utf8(text), text.size());
+      text[at] = '\xFF';
+      EXPECT_EQ(find_invalid_utf8(text), at);
+    }
+  }
 }
 
 TEST(Utf8, MaximalParts) {

@@ -14,14 +14,12 @@ std::size_t skip_ascii(std::string_view text, std::size_t pos) {
     return word;
   };
   constexpr std::uint64_t kTops = 0x8080808080808080ULL;
-  while (pos + 32 <= text.size()) {
-    const std::uint64_t all =
-        word_at(pos) | word_at(pos + 8) | word_at(pos + 16) | word_at(pos + 24);
-    if ((all & kTops) != 0) break;
-    pos += 32;
-  }
-  while (pos + 8 <= text.size() && (word_at(pos) & kTops) == 0)
+  while (pos + 8 <= text.size() && (word_at(pos) & kTops) == 0) {
     pos += 8;
+    while (pos + 32 <= text.size() &&
+           ((word_at(pos) | word_at(pos + 8) | word_at(pos + 16) | word_at(pos + 24)) & kTops) == 0)
+      pos += 32;
+  }
   while (pos < text.size() && static_cast<unsigned char>(text[pos]) < 0x80) {
     ++pos;
   }

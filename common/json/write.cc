@@ -60,8 +60,8 @@ void append_int(std::string& out, T number) {
   out.append(buffer, end);
 }
 
-// Most strings are short and plain: keys above all. Those are put together with what stands around
-// them first, since appending costs more than such a string.
+// Most strings are short and plain. Those are put between their quotes first, since appending costs
+// more than such a string.
 constexpr std::size_t kShortBytes = 32;
 
 bool is_short(std::string_view text) {

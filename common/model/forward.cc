@@ -46,6 +46,22 @@ bool consecutive(std::span<const std::int32_t> rows) {
 /// QKV and attention gained nothing.
 constexpr std::size_t kMlpRows = 512;
 
+/// The pool outlives the model, and a pass may end in an exception.
+class KeepNear {
+ public:
+  KeepNear(kernels::ThreadPool* pool, void (*ask)(const void*), const void* context) : pool_(pool) {
+    pool_->keep_near(ask, context);
+  }
+
+  KeepNear(const KeepNear&) = delete;
+  KeepNear& operator=(const KeepNear&) = delete;
+
+  ~KeepNear() { pool_->keep_near(nullptr, nullptr); }
+
+ private:
+  kernels::ThreadPool* pool_;
+};
+
 void prefetch_weight(const std::unique_ptr<kernels::PackedWeight>& weight) {
   if (weight != nullptr) prefetch(*weight);
 }
@@ -140,14 +156,14 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
-  layer_ = 0;
-  pool_->keep_near(ask_for_near, this);
-  const Status passed = with_late_weights([&] {
-    run_layers(batch);
-    run_head(batch.logit_rows, output);
-  });
-  pool_->keep_near(nullptr, nullptr);
-  TANDEM_TRY(passed);
+  {
+    const KeepNear near(pool_, ask_for_near, this);
+    layer_ = 0;
+    TANDEM_TRY(with_late_weights([&] {
+      run_layers(batch);
+      run_head(batch.logit_rows, output);
+    }));
+  }
   last_token_count_ = batch.token_ids.size();
   return {};
 }

@@ -139,7 +139,7 @@ class Model {
   [[nodiscard]] Status check_batch(const ForwardBatch& batch) const;
   [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
                                   std::size_t token_count) const;
-  static void ask_for_near(const void* opaque);
+  static void ask_for_near(const void* model);
   void run_layers(const ForwardBatch& batch);
   void attention_block(const ForwardBatch& batch, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);

@@ -32,6 +32,9 @@ void expect_packed(const std::vector<std::int32_t>& numbers) {
   ASSERT_EQ(packed_bytes_portable(numbers), want.size());
   constexpr std::size_t kBehind = 40;
   constexpr std::uint8_t kUntouched = 0xA5;
+  Bytes chosen(want.size());
+  ASSERT_EQ(write_packed(numbers, chosen.data()), chosen.data() + want.size());
+  ASSERT_EQ(chosen, want);
   for (const PackBy by : {PackBy::kPlainCode, PackBy::kShuffles, PackBy::kCompress}) {
     if (!can_pack_by(by)) continue;
     Bytes got(want.size() + kBehind, kUntouched);

@@ -181,6 +181,17 @@ TEST(TextMemory, ManyConversationsInTurnAllStay) {
   }
 }
 
+TEST(TextMemory, WhatIsSeenAgainStays) {
+  TextMemory memory;
+  const std::string kept = "kept" + words(300);
+  remember(memory, kept, kept.size() - 5);
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const std::string text = "once " + std::to_string(i) + words(300);
+    remember(memory, text, text.size() - 5);
+    ASSERT_FALSE(memory.at(1, kept).ids().empty()) << "after " << i << " others";
+  }
+}
+
 TEST(TextMemory, IsBounded) {
   TextMemory memory;
   constexpr std::size_t kTexts = 400;

@@ -90,7 +90,6 @@ void ThreadPool::run(std::size_t tasks, TaskFn fn, void* context) {
   if (workers_.empty() || tasks <= 1) {
     for (std::size_t task = 0; task < tasks; ++task)
       fn(context, task, 0);
-    if (ask_ != nullptr) ask_(ask_context_);
     return;
   }
   // The finished job's ticket is closed first: a worker that still holds it and already sees the
@@ -117,8 +116,9 @@ void ThreadPool::run(std::size_t tasks, TaskFn fn, void* context) {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   for (; run_task(ticket, 0); ticket = ticket_.load(std::memory_order_acquire))
     ++own;
+  const bool last = done_.fetch_add(own) + own == done_at;
   if (ask_ != nullptr) ask_(ask_context_);
-  if (done_.fetch_add(own) + own == done_at) return;
+  if (last) return;
   if (spin_until([&] { return done_.load(std::memory_order_acquire) == done_at; })) return;
   for (std::uint32_t done = done_.load(); done != done_at; done = done_.load())
     done_.wait(done);

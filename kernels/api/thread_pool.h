@@ -58,10 +58,11 @@ class ThreadPool {
         callable);
   }
 
-  /// parallel_for calls `ask(context)` when the caller's own tasks are done, mostly while it waits
-  /// for the end of others': to begin to load what the caller looks at between this job and the
-  /// next. What tasks read pushes everything else out of the caches, and all threads wait for a
-  /// caller that waits for one line after the other. Null: nothing is asked for.
+  /// parallel_for of several tasks and threads calls `ask(context)` once, when the caller's own
+  /// tasks are done, in most cases while it waits for the end of others': to begin to load what the
+  /// caller looks at between this job and the next. What tasks read pushes everything else out of
+  /// the caches, and all threads wait for a caller that waits for one line after the other. Null:
+  /// nothing is asked for.
   void keep_near(void (*ask)(const void* context), const void* context) {
     ask_ = ask;
     ask_context_ = context;
