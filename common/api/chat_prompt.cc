@@ -23,12 +23,14 @@ constexpr std::array<std::string_view, 8> kReserved{"messages",
                                                     "chat_template",
                                                     "tokenize"};
 
-// The text of a content that is none: null, or parts of type text, joined by blanks as SGLang does.
-Result<std::string> join_content(const json::Value* content, const json::Field& message) {
-  if (content == nullptr || content->is_null()) return std::string();
-  TANDEM_TRY(const json::Field field, message.at("content"));
-  if (!content->is_array()) return field.mismatch("a string or an array of parts of type text");
-  TANDEM_TRY(const auto parts, field.items());
+// The text of a content that is no string: null, or parts of type text, joined by blanks as SGLang
+// does.
+Result<std::string> join_content(const json::Field& message) {
+  const auto content = message.find("content");
+  if (!content) return std::string();
+  if (!content->value().is_array())
+    return content->mismatch("a string or an array of parts of type text");
+  TANDEM_TRY(const auto parts, content->items());
   std::string joined;
   bool first = true;
   for (const json::Field& part : parts) {
@@ -77,7 +79,7 @@ Result<json::Array> read_messages(RequestBody& body) {
     json::Object message = *object;
     const json::Value* content = message.find("content");
     if (content == nullptr || !content->is_string()) {
-      TANDEM_TRY(std::string text, join_content(content, item));
+      TANDEM_TRY(std::string text, join_content(item));
       message.set("content", json::Value(std::move(text)));
     }
     open_tool_arguments(&message);

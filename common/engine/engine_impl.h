@@ -19,7 +19,6 @@ namespace tandem::engine {
 /// Part of a work item that goes through the model in one call.
 struct Piece {
   Generation* generation = nullptr;
-  const sched::Sequence* sequence = nullptr;  ///< the generation's
   std::int32_t first = 0;
   std::int32_t count = 0;
   std::int32_t logit_count = 0;

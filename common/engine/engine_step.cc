@@ -118,11 +118,8 @@ void Engine::Impl::run_item(const sched::WorkItem& item, Generation& generation)
       continue;
     }
     const std::int32_t rows = std::max(0, to - std::max(at, first_row));
-    pieces_.push_back({.generation = &generation,
-                       .sequence = item.sequence,
-                       .first = at,
-                       .count = to - at,
-                       .logit_count = rows});
+    pieces_.push_back(
+        {.generation = &generation, .first = at, .count = to - at, .logit_count = rows});
     piece_tokens_ += to - at;
     piece_rows_ += rows;
     at = to;
@@ -160,7 +157,7 @@ bool Engine::Impl::flush_pieces() {
       prefetch(row);
     prefetch_pieces();
     for (const Piece& piece : pieces_)
-      prefetch(piece.sequence->tokens.back());
+      prefetch(piece.generation->sequence->tokens.back());
     std::span<LogitRow> rows = rows_;
     for (const Piece& piece : pieces_) {
       const auto count = static_cast<std::size_t>(piece.logit_count);
@@ -179,10 +176,10 @@ bool Engine::Impl::flush_pieces() {
 }
 
 void Engine::Impl::prefetch_pieces() const {
-  for (const Piece& piece : pieces_) {
+  for (const Piece& piece : pieces_)
     prefetch(*piece.generation);
-    prefetch(*piece.sequence);
-  }
+  for (const Piece& piece : pieces_)
+    prefetch(*piece.generation->sequence);
 }
 
 void Engine::Impl::want_rows() {

@@ -122,26 +122,23 @@ std::optional<std::string> percent_decode(std::string_view text) {
     const auto byte = static_cast<unsigned char>(c);
     return byte < 0x20U || byte == 0x7FU;
   };
-  if (text.find('%') == std::string_view::npos) {
-    if (std::any_of(text.begin(), text.end(), is_forbidden)) return std::nullopt;
-    return std::string(text);
-  }
   std::string out;
   out.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (c == '%') {
-      if (i + 2 >= text.size()) return std::nullopt;
-      const int high = hex_value(text[i + 1]);
-      const int low = hex_value(text[i + 2]);
-      if (high < 0 || low < 0) return std::nullopt;
-      c = static_cast<char>(high * 16 + low);
-      i += 2;
-    }
+  while (true) {
+    const std::string_view plain = text.substr(0, text.find('%'));
+    if (std::any_of(plain.begin(), plain.end(), is_forbidden)) return std::nullopt;
+    out += plain;
+    text.remove_prefix(plain.size());
+    if (text.empty()) return out;
+    if (text.size() < 3) return std::nullopt;
+    const int high = hex_value(text[1]);
+    const int low = hex_value(text[2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    const char c = static_cast<char>(high * 16 + low);
     if (is_forbidden(c)) return std::nullopt;
     out.push_back(c);
+    text.remove_prefix(3);
   }
-  return out;
 }
 
 std::optional<std::string> query_value(std::string_view query, std::string_view key) {

@@ -68,14 +68,6 @@ bool is_short(std::string_view text) {
   return text.size() <= kShortBytes && scan::all_plain(text);
 }
 
-/// Returns what is behind the quoted text.
-char* quote_short(std::string_view text, char* to) {
-  *to++ = '"';
-  to += text.copy(to, text.size());
-  *to++ = '"';
-  return to;
-}
-
 /// indent < 0: compact.
 void append_any(std::string& out, const Value& value, int indent, int level);
 
@@ -163,7 +155,11 @@ void append_any(std::string& out, const Value& value, int indent, int level) {
 void append_string(std::string& out, std::string_view text) {
   if (is_short(text)) {
     char piece[kShortBytes + 2];
-    out.append(piece, quote_short(text, piece));
+    char* at = piece;
+    *at++ = '"';
+    at += text.copy(at, text.size());
+    *at++ = '"';
+    out.append(piece, at);
     return;
   }
   out += '"';
