@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <string>
 
 namespace tandem::kernels {
 namespace {
@@ -13,20 +14,20 @@ using testing::Rng;
 using testing::same_bits;
 using testing::World;
 
-/// Families that round q and the weights, for bf16 keys and values.
+/// Families that round q and the weights, for keys and values that are bf16 or become it.
 bool rounds(const Backend& backend, DType dtype) {
   const bool family = backend.family() == Family::kAvx512Bf16 || backend.family() == Family::kAmx;
-  return family && dtype == DType::kBf16;
+  return family && (dtype == DType::kBf16 || is_fp8(dtype));
 }
 
 struct Row {
-  const char* name;
+  std::string name;
   World world;
 };
 
 // Lengths around the block of 256 positions; head sizes around the vector; groups of 1 to 40 heads.
-const std::vector<Row>& rows() {
-  static const std::vector<Row> kTable = {
+std::vector<Row> rows_in_whole() {
+  return {
       {"one token",
        {.heads = 2, .kv = {.page_size = 1, .kv_heads = 2, .head_dim = 16, .lengths = {1}}}},
       {"mha",
@@ -176,6 +177,22 @@ const std::vector<Row>& rows() {
         .kv = {.page_size = 16, .kv_heads = 1, .head_dim = 64, .lengths = {300}},
         .magnitude = 12.0F}},
   };
+}
+
+/// Those, and the ones of bf16 again with keys and values of 8 bit.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> kTable = [] {
+    std::vector<Row> table = rows_in_whole();
+    for (const Row& row : rows_in_whole()) {
+      if (row.world.kv.dtype != DType::kBf16) continue;
+      for (const DType dtype : {DType::kFp8E5m2, DType::kFp8E4m3}) {
+        table.push_back(row);
+        table.back().world.kv.dtype = dtype;
+        table.back().name += " as " + std::string(dtype_name(dtype));
+      }
+    }
+    return table;
+  }();
   return kTable;
 }
 
@@ -194,7 +211,7 @@ TEST(Attention, MatchesTheReference) {
     // S 2^-9 / 2, which grows with the root of d since signs differ, and the weight one of 2^-9.
     const double rounded = m * (m * m * 2 * 0x1p-9 + 2 * 0x1p-9);
     for (const Backend* backend : testing::vector_backends()) {
-      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())));
       const double limit = rounds(*backend, row.world.kv.dtype) ? exact + rounded : exact;
       const std::vector<float> got = filled.attend(*backend, filled.all(), threads);
       for (std::size_t i = 0; i < want.size(); ++i) {
@@ -214,7 +231,7 @@ TEST(Attention, FamiliesOfOneNumericsAgreeBitForBit) {
     const std::vector<float> want = filled.attend(generic, filled.all(), threads);
     std::map<Family, std::vector<float>> rounded;
     for (const Backend* backend : testing::vector_backends()) {
-      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())));
       filled.write(*backend, threads);
       EXPECT_EQ(filled.pool.memory(), memory);
       const std::vector<float> got = filled.attend(*backend, filled.all(), threads);
@@ -241,7 +258,7 @@ TEST(Attention, RowsAreTheSameBitsInEveryBatch) {
     for (const Backend* backend : testing::vector_backends()) {
       // Slow, and equal to the others by the test above.
       if (testing::in_plain_code(*backend)) continue;
-      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())));
       filled.write(*backend, one);
       const std::vector<float> whole = filled.attend(*backend, filled.all(), one);
       EXPECT_TRUE(same_bits(filled.attend(*backend, filled.all(), two), whole));
@@ -275,7 +292,7 @@ TEST(Attention, ATokenAloneHasTheBitsOfItsChunk) {
       if (testing::in_plain_code(*backend)) continue;  // slow
       for (const std::size_t page_size :
            {std::size_t{1}, row.world.kv.page_size, std::size_t{64}}) {
-        SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())) +
+        SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())) +
                      " page size " + std::to_string(page_size));
         World world = row.world;
         world.kv.page_size = page_size;
@@ -307,7 +324,7 @@ TEST(Attention, PageSizeDoesNotChangeBits) {
   for (const Row& row : rows()) {
     for (const Backend* backend : testing::vector_backends()) {
       if (testing::in_plain_code(*backend)) continue;  // slow
-      SCOPED_TRACE(std::string(row.name) + " " + std::string(family_name(backend->family())));
+      SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())));
       const Filled filled(row.world);
       filled.write(*backend, threads);
       const std::vector<float> want = filled.attend(*backend, filled.all(), threads);

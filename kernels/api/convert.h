@@ -16,6 +16,7 @@ inline float load_element(const void* data, DType dtype, std::size_t index) {
     std::memcpy(&value, bytes, sizeof(value));
     return value;
   }
+  if (is_fp8(dtype)) return fp8_to_f32(std::to_integer<std::uint8_t>(*bytes), dtype);
   std::uint16_t bits = 0;
   std::memcpy(&bits, bytes, sizeof(bits));
   return dtype == DType::kBf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
@@ -26,6 +27,10 @@ inline void store_element(void* data, DType dtype, std::size_t index, float valu
   auto* bytes = static_cast<std::byte*>(data) + index * dtype_bytes(dtype);
   if (dtype == DType::kF32) {
     std::memcpy(bytes, &value, sizeof(value));
+    return;
+  }
+  if (is_fp8(dtype)) {
+    *bytes = std::byte{f32_to_fp8(value, dtype)};
     return;
   }
   const std::uint16_t bits = dtype == DType::kBf16 ? f32_to_bf16(value) : f32_to_f16(value);

@@ -2,6 +2,7 @@
 // its own DType; common/tensor uses the same numbers, so a room above may cast.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,14 +14,21 @@ enum class DType : std::uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBf16 = 2,
+  kFp8E5m2 = 3,  ///< of KV alone, as the next
+  kFp8E4m3 = 4,
 };
+
+constexpr bool is_fp8(DType dtype) {
+  return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
+}
 
 /// Bytes of one element.
 constexpr std::size_t dtype_bytes(DType dtype) {
+  if (is_fp8(dtype)) return 1;
   return dtype == DType::kF32 ? 4 : 2;
 }
 
-/// "f32", "f16", "bf16".
+/// "f32", "f16", "bf16", "fp8_e5m2", "fp8_e4m3".
 constexpr std::string_view dtype_name(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -29,6 +37,10 @@ constexpr std::string_view dtype_name(DType dtype) {
       return "f16";
     case DType::kBf16:
       return "bf16";
+    case DType::kFp8E5m2:
+      return "fp8_e5m2";
+    case DType::kFp8E4m3:
+      return "fp8_e4m3";
   }
   return "?";
 }
@@ -89,6 +101,41 @@ constexpr std::uint16_t f32_to_f16(float value) {
   const std::uint32_t middle = 1u << (shift - 1);
   const bool up = rest > middle || (rest == middle && (half & 1u) != 0);
   return static_cast<std::uint16_t>(sign | (half + (up ? 1u : 0u)));
+}
+
+/// Exact. Micikevicius et al. 2022 ("FP8 Formats for Deep Learning", arXiv 2209.05433): E5M2 is the
+/// upper half of a binary16, E4M3 has no infinities and one NaN.
+constexpr float fp8_to_f32(std::uint8_t bits, DType dtype) {
+  const auto word = static_cast<std::uint32_t>(bits);
+  if (dtype == DType::kFp8E5m2) return f16_to_f32(static_cast<std::uint16_t>(word << 8));
+  const std::uint32_t sign = (word & 0x80u) << 8;
+  if ((word & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign << 16 | 0x7fe00000u);
+  // As a binary16, whose exponents are 8 less.
+  return f16_to_f32(static_cast<std::uint16_t>(sign | (word & 0x7fu) << 7)) * 256.0F;
+}
+
+/// Round to nearest, ties to even; subnormals kept; NaN stays NaN; too large becomes the largest
+/// finite value, as what quantises KV elsewhere does.
+constexpr std::uint8_t f32_to_fp8(float value, DType dtype) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 24) & 0x80u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
+  const bool e5m2 = dtype == DType::kFp8E5m2;
+  const std::uint32_t mantissa = e5m2 ? 2 : 3;
+  const std::uint32_t bias = e5m2 ? 15 : 7;
+  const std::uint32_t shift = 23 - mantissa;
+  std::uint32_t code = 0;
+  if (magnitude >= (128u - bias) << 23) {  // normal there
+    const std::uint32_t rebased = magnitude - ((127u - bias) << 23);
+    code = (rebased + (1u << (shift - 1)) - 1u + ((rebased >> shift) & 1u)) >> shift;
+  } else {
+    // The last bit of this is the smallest subnormal.
+    const auto large = std::bit_cast<float>((151u - bias - mantissa) << 23);
+    code = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + large) -
+           std::bit_cast<std::uint32_t>(large);
+  }
+  return static_cast<std::uint8_t>(sign | std::min(code, e5m2 ? 0x7bu : 0x7eu));
 }
 
 }  // namespace tandem::kernels

@@ -1,4 +1,4 @@
-// Causal attention over paged bf16 keys and values on AMX tiles: up to kRows query rows of one kv
+// Causal attention over paged keys and values, bf16 or of 8 bit (as bf16), on AMX tiles: up to kRows query rows of one kv
 // head, or one token's rows of several.
 //
 // Idea: queries are A tiles, a row each, and keys are B tiles once they are turned, which all rows
@@ -41,11 +41,14 @@ class TileAttention {
 
   /// See Kernels.
   static std::size_t most_rows(DType dtype, std::size_t head_dim) {
-    if (dtype != DType::kBf16) return kTileRows;
+    if (!takes(dtype)) return kTileRows;
     return head_dim <= kRowsDim ? kRows : head_dim <= 2 * kRowsDim ? kRows / 4 : kRows / 16;
   }
 
-  /// Of DType::kBf16.
+  /// bf16, and what is exact in it.
+  static bool takes(DType dtype) { return dtype == DType::kBf16 || ByteRows<V>::are(dtype); }
+
+  /// Of such a type.
   static void run(const AttentionTile& tile) {
     if (tile.tokens == 1) return TokenAttention<V, T>::run(tile);
     TileAttention(tile).run_all();
@@ -105,7 +108,7 @@ class TileAttention {
         weights_of_(tile.scale),
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
-        values_of_(keys_, tile.head_dim, tile.value_offset),
+        values_of_(keys_, tile.head_dim, tile.value_offset, tile.dtype),
         ahead_(tile, rows_.first(), rows_.last()) {
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;
@@ -201,7 +204,7 @@ class TileAttention {
   void copy_keys() {
     alignas(64) static constexpr std::byte kNone[kTileRowBytes] = {};
     const Range steps = Weights::steps_of(block_);
-    const bool whole = tile_.head_dim % 32 == 0;
+    const bool whole = tile_.head_dim % 32 == 0 && !ByteRows<V>::are(tile_.dtype);
     const Int huge = V::int_broadcast(kHuge);
     Vec sizes = V::zero();
     std::byte* to = key_tiles_ + steps.begin * 2 * steps_ * kTileBytes;
@@ -227,7 +230,7 @@ class TileAttention {
     wild_keys_ = !finite(sizes);
   }
 
-  /// Zeros behind its last dimension.
+  /// As bf16, zeros behind its last dimension.
   const std::byte* copy_of_key(std::size_t j, std::size_t i) {
     std::byte* copy = copy_ + i * steps_ * kTileRowBytes;
     for (std::size_t step = 0; step < steps_; ++step)

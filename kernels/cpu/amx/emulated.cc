@@ -123,7 +123,7 @@ struct GenericTileVec : GenericVec {
 using Attention = TileAttention<GenericTileVec, EmulatedTiles<GenericTileVec>>;
 
 void attention(const AttentionTile& tile) {
-  if (tile.dtype == DType::kBf16) return Attention::run(tile);
+  if (Attention::takes(tile.dtype)) return Attention::run(tile);
   generic_kernels().attention(tile);
 }
 

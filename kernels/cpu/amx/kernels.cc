@@ -107,7 +107,8 @@ void linear(const LinearBlock& block) {
 
 template <class T>
 void attention(const AttentionTile& tile) {
-  if (tile.dtype == DType::kBf16) return TileAttention<Avx512TileVec, T>::run(tile);
+  using Attention = TileAttention<Avx512TileVec, T>;
+  if (Attention::takes(tile.dtype)) return Attention::run(tile);
   avx512_kernels().attention(tile);
 }
 

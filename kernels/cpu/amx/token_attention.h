@@ -17,7 +17,7 @@ namespace tandem::kernels::cpu {
 template <class V, class T>
 class TokenAttention {
  public:
-  /// DType::kBf16, one token.
+  /// One token, DType::kBf16 or of 8 bit.
   static void run(const AttentionTile& tile) {
     const std::size_t most = most_kv_heads(tile.heads);
     for (std::size_t head = 0; head < tile.kv_heads; head += most) {
@@ -49,10 +49,11 @@ class TokenAttention {
   using Sums = TileSums<V, kMaxGroups>;
   using Lanes = LaneRows<V, kMaxGroups>;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
-  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys.
+  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys,
+  /// twice.
   static constexpr std::size_t kRoom =
       kMaxGroups * (kMostSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kMostSteps) +
-      2 * 2 * kMostSteps + kMostSteps;
+      2 * 2 * kMostSteps + 2 * kMostSteps;
   static_assert(Keys::kPointers * sizeof(void*) + 64 + kRoom * kTileBytes <=
                     kPackedFloats * sizeof(float),
                 "more than the scratch of a thread");
@@ -71,7 +72,8 @@ class TokenAttention {
         weights_of_(tile.scale),
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
-        ahead_(tile, rows_.first(), rows_.last()) {
+        ahead_(tile, rows_.first(), rows_.last()),
+        bytes_(ByteRows<V>::are(tile.dtype)) {
     const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + groups * steps_ * kTileBytes;
@@ -144,13 +146,22 @@ class TokenAttention {
 
   /// Scores of the block, [group][position][row], before their scale.
   void score() {
-    for (std::size_t at = block_.begin / kTileHeight * kTileHeight; at < block_.end;
-         at += kTileHeight) {
-      for (std::size_t head = 0; head < tile_.kv_heads; ++head) {
-        const KeyTile keys = key_tile(at, head);
-        for (std::size_t i = 0; i < slots_; ++i)
-          score_tile(slot(head, i), at, keys, i == 0);
-      }
+    std::size_t at = block_.begin / kTileHeight * kTileHeight;
+    std::size_t head = 0;
+    std::size_t side = 0;
+    KeyTile keys = key_tile(at, head, side);
+    while (at < block_.end) {
+      const bool last_head = head + 1 == tile_.kv_heads;
+      const std::size_t next_at = last_head ? at + kTileHeight : at;
+      const std::size_t next_head = last_head ? 0 : head + 1;
+      side = 1 - side;
+      // The next keys before these products: the tile unit can not read what was just stored.
+      const KeyTile next = next_at < block_.end ? key_tile(next_at, next_head, side) : keys;
+      for (std::size_t i = 0; i < slots_; ++i)
+        score_tile(slot(head, i), at, keys, i == 0);
+      at = next_at;
+      head = next_head;
+      keys = next;
     }
   }
 
@@ -159,30 +170,41 @@ class TokenAttention {
     std::size_t stride;
   };
 
-  /// 16 keys from `position` on: where they are if one page holds them, or a copy, zeros for
-  /// positions that nobody sees.
-  KeyTile key_tile(std::size_t position, std::size_t head) {
+  /// 16 keys from `position` on: where they are if one page holds them as bf16, or a copy, zeros for
+  /// positions that nobody sees. `side`: of the two copies there may be.
+  KeyTile key_tile(std::size_t position, std::size_t head, std::size_t side) {
     const std::size_t offset = head * tile_.kv_head_stride;
     const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
                        (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
-    if (whole && tile_.head_dim % 32 == 0) return {keys_.row[position] + offset, tile_.row_bytes};
+    if (whole && tile_.head_dim % 32 == 0 && !bytes_)
+      return {keys_.row[position] + offset, tile_.row_bytes};
     const std::size_t line = steps_ * kTileRowBytes;
+    std::byte* const copy = copy_ + side * steps_ * kTileBytes;
     for (std::size_t i = 0; i < kTileHeight; ++i) {
       const std::size_t j = position + i;
-      std::byte* to = copy_ + i * line;
+      std::byte* to = copy + i * line;
       const bool seen = j >= block_.begin && j < block_.end;
+      if (seen && bytes_) {
+        ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, tile_.head_dim, to);
+        continue;
+      }
       const std::size_t bytes = seen ? tile_.head_dim * 2 : 0;
       if (seen) __builtin_memcpy(to, keys_.row[j] + offset, bytes);
       __builtin_memset(to + bytes, 0, line - bytes);
     }
-    return {copy_, line};
+    return {copy, line};
+  }
+
+  /// As many lines as 32 dimensions of 16 keys are.
+  inline __attribute__((always_inline)) void ask_beside_keys() {
+    bytes_ ? ahead_.template ask<kTileHeight / 2>() : ahead_.template ask<kTileHeight>();
   }
 
   void score_tile(Slot slot, std::size_t position, KeyTile keys, bool asks) {
     const std::byte* q = q_ + slot.group * steps_ * kTileBytes + slot.lane * sizeof(float);
     tiles_.template zero<0>();
     for (std::size_t step = 0; step < steps_; ++step) {
-      if (asks) ahead_.template ask<kTileHeight>();
+      if (asks) ask_beside_keys();
       tiles_.template load<4>(keys.from + step * kTileRowBytes, keys.stride);
       tiles_.template load<5>(q + step * kTileBytes, kTileRowBytes);
       tiles_.template multiply_bf16<0, 4, 5>();
@@ -250,10 +272,11 @@ class TokenAttention {
     for (std::size_t step = steps.begin; step < steps.end; ++step) {
       for (std::size_t head = 0; head < tile_.kv_heads; ++head, ++unit) {
         const TileValues<V> values(
-            keys_, tile_.head_dim, head * tile_.kv_head_stride + tile_.value_offset);
+            keys_, tile_.head_dim, head * tile_.kv_head_stride + tile_.value_offset, tile_.dtype);
         const bool asks = unit >= asked;
         values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
-          if (!asks) return;
+          // The other half of the lines; there is none of values of 8 bit.
+          if (!asks || bytes_) return;
           for (std::size_t i = 0; i < steps_; i += 2)
             ahead_.template ask<8>();
         });
@@ -312,6 +335,7 @@ class TokenAttention {
   Sums sums_;
   Keys keys_;
   KeysAhead<V, 8> ahead_;
+  const bool bytes_;                ///< keys and values are of 8 bit
   std::size_t height_;              ///< query heads of a kv head in one group
   std::size_t slots_;               ///< groups that a kv head takes
   std::size_t together_;            ///< kv heads that share a group
@@ -322,7 +346,7 @@ class TokenAttention {
   std::byte* weights_;              // [group][step of the block], A tiles
   std::byte* part_;                 // [kv head][column][height], C tiles: o
   std::byte* value_tiles_;          // of two steps, [column], B tiles
-  std::byte* copy_;                 // a tile of keys
+  std::byte* copy_;                 // two tiles of keys
   T tiles_;
 };
 

@@ -2,6 +2,8 @@
 // bit.
 #pragma once
 
+#include "kernels/api/dtype.h"
+
 #include <immintrin.h>
 
 #include <cstddef>
@@ -95,6 +97,61 @@ struct Avx2Vec {
     store_half(to, 16, _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  template <DType D>
+  static __m256i narrow_fp8(__m256 v) {
+    constexpr bool kE5m2 = D == DType::kFp8E5m2;
+    constexpr int kMantissa = kE5m2 ? 2 : 3;
+    constexpr int kBias = kE5m2 ? 15 : 7;
+    constexpr int kShift = 23 - kMantissa;
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    const __m256i rebased = _mm256_sub_epi32(magnitude, _mm256_set1_epi32((127 - kBias) << 23));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(rebased, kShift), _mm256_set1_epi32(1));
+    const __m256i half = _mm256_set1_epi32((1 << (kShift - 1)) - 1);
+    const __m256i normal =
+        _mm256_srli_epi32(_mm256_add_epi32(rebased, _mm256_add_epi32(odd, half)), kShift);
+    const __m256i large = _mm256_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m256 sum = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(large));
+    const __m256i small = _mm256_sub_epi32(_mm256_castps_si256(sum), large);
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32((128 - kBias) << 23), magnitude);
+    const __m256i code = _mm256_min_epu32(_mm256_blendv_epi8(normal, small, is_small),
+                                          _mm256_set1_epi32(kE5m2 ? 0x7b : 0x7e));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i chosen = _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7f), is_nan);
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
+    return _mm256_or_si256(chosen, sign);
+  }
+
+  template <DType D>
+  static void store_fp8(void* to, Vec v) {
+    const __m256i words = _mm256_packus_epi32(narrow_fp8<D>(v.lo), narrow_fp8<D>(v.hi));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    store_half(
+        to,
+        0,
+        _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+  }
+
+  /// By way of binary16: see fp8_to_f32.
+  template <DType D>
+  static __m256i widen_fp8_words(__m128i bytes) {
+    const __m128i words = _mm_cvtepu8_epi16(bytes);
+    if constexpr (D == DType::kFp8E5m2) {
+      const __m256 wide = _mm256_cvtph_ps(_mm_slli_epi16(words, 8));
+      return _mm256_srli_epi32(_mm256_castps_si256(wide), 16);
+    } else {
+      const __m128i magnitude = _mm_and_si128(words, _mm_set1_epi16(0x7f));
+      const __m128i sign = _mm_slli_epi16(_mm_and_si128(words, _mm_set1_epi16(0x80)), 8);
+      const __m256 wide = _mm256_cvtph_ps(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign));
+      const __m256i scaled =
+          _mm256_castps_si256(_mm256_mul_ps(wide, _mm256_set1_ps(256.0F)));
+      const __m256i is_nan =
+          _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));
+      const __m256i nan = _mm256_and_si256(is_nan, _mm256_set1_epi32(0x7fe00000));
+      return _mm256_srli_epi32(_mm256_or_si256(scaled, nan), 16);
+    }
+  }
+
   static void store_int8(std::int8_t* to, Vec v) {
     const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi));
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
@@ -122,6 +179,17 @@ struct Avx2Vec {
     auto* words = static_cast<__m256i*>(to);
     _mm256_storeu_si256(words, v.lo);
     _mm256_storeu_si256(words + 1, v.hi);
+  }
+
+  template <DType D>
+  static Int widen_fp8(const void* from) {
+    const auto half = [&](std::size_t offset) {
+      const __m128i bytes = load_half(from, offset);
+      const __m256i words = _mm256_packus_epi32(
+          widen_fp8_words<D>(bytes), widen_fp8_words<D>(_mm_unpackhi_epi64(bytes, bytes)));
+      return _mm256_permute4x64_epi64(words, 0xd8);
+    };
+    return {half(0), half(16)};
   }
 
   static Int int_negate(Int v) {

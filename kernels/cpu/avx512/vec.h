@@ -2,6 +2,8 @@
 // bit, but for what one_row.h of amx needs beyond: begin_flushing.
 #pragma once
 
+#include "kernels/api/dtype.h"
+
 #include <immintrin.h>
 
 #include <cstddef>
@@ -73,6 +75,33 @@ struct Avx512Vec {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
+  template <DType D>
+  static void store_fp8(void* to, Vec v) {
+    constexpr bool kE5m2 = D == DType::kFp8E5m2;
+    constexpr int kMantissa = kE5m2 ? 2 : 3;
+    constexpr int kBias = kE5m2 ? 15 : 7;
+    constexpr int kShift = 23 - kMantissa;
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    const __m512i rebased = _mm512_sub_epi32(magnitude, _mm512_set1_epi32((127 - kBias) << 23));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(rebased, kShift), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_set1_epi32((1 << (kShift - 1)) - 1);
+    const __m512i normal =
+        _mm512_srli_epi32(_mm512_add_epi32(rebased, _mm512_add_epi32(odd, half)), kShift);
+    const __m512i large = _mm512_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(large));
+    const __m512i small = _mm512_sub_epi32(_mm512_castps_si512(sum), large);
+    const __mmask16 is_small =
+        _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32((128 - kBias) << 23));
+    const __m512i code = _mm512_min_epu32(_mm512_mask_blend_epi32(is_small, normal, small),
+                                          _mm512_set1_epi32(kE5m2 ? 0x7b : 0x7e));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_blend_epi32(is_nan, code, _mm512_set1_epi32(0x7f));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+    _mm_storeu_si128(static_cast<__m128i*>(to),
+                     _mm512_cvtepi32_epi8(_mm512_or_si512(chosen, sign)));
+  }
+
   static void store_int8(std::int8_t* to, Vec v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
   }
@@ -85,6 +114,33 @@ struct Avx512Vec {
   static Int int_load(const void* from) { return _mm512_loadu_si512(from); }
 
   static void int_store(void* to, Int v) { _mm512_storeu_si512(to, v); }
+
+  /// Exponent and mantissa to their places, with another bias; subnormals by a table, what is no
+  /// number apart.
+  template <DType D>
+  static Int widen_fp8(const void* from) {
+    constexpr bool kE5m2 = D == DType::kFp8E5m2;
+    const Int words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    const Int magnitude = _mm512_and_si512(words, _mm512_set1_epi16(0x7f));
+    const Int rebias = _mm512_set1_epi16((127 - (kE5m2 ? 15 : 7)) << 7);
+    Int half = _mm512_add_epi16(_mm512_slli_epi16(magnitude, kE5m2 ? 5 : 4), rebias);
+    // k 2^-16, or k 2^-9
+    const Int small =
+        kE5m2 ? _mm512_set4_epi32(0, 0, 0x38403800, 0x37800000)
+              : _mm512_set4_epi32(0x3c603c40, 0x3c203c00, 0x3bc03b80, 0x3b000000);
+    const __mmask32 is_small = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(kE5m2 ? 4 : 8));
+    half = _mm512_mask_permutexvar_epi16(half, is_small, magnitude, small);
+    if constexpr (kE5m2) {
+      const __mmask32 is_top = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7b));
+      half = _mm512_mask_add_epi16(half, is_top, half, rebias);
+    } else {
+      const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f));
+      half = _mm512_mask_mov_epi16(half, is_nan, _mm512_set1_epi16(0x7fe0));
+    }
+    // half | words & 0x80 << 8
+    return _mm512_ternarylogic_epi32(
+        half, _mm512_slli_epi16(words, 8), _mm512_set1_epi16(static_cast<short>(0x8000)), 0xf8);
+  }
 
   /// Of each 16 bits the larger one, unsigned: those of `most`, or of `halves` without the sign.
   static Int max_magnitudes(Int most, Int halves) {

@@ -83,6 +83,14 @@ struct GenericVec {
     std::memcpy(to, bits, sizeof(bits));
   }
 
+  template <DType D>
+  static void store_fp8(void* to, const Vec& v) {
+    std::uint8_t bytes[16];
+    for (int i = 0; i < 16; ++i)
+      bytes[i] = f32_to_fp8(v.lane[i], D);
+    std::memcpy(to, bytes, sizeof(bytes));
+  }
+
   /// 16 values of magnitude up to 127, rounded to nearest, ties to even.
   static void store_int8(std::int8_t* to, const Vec& v) {
     for (int i = 0; i < 16; ++i)
@@ -106,6 +114,17 @@ struct GenericVec {
   }
 
   static void int_store(void* to, const Int& v) { std::memcpy(to, v.lane, sizeof(v.lane)); }
+
+  /// 32 values of 8 bit to bf16; a NaN stays one.
+  template <DType D>
+  static Int widen_fp8(const void* from) {
+    std::uint8_t bytes[32];
+    std::memcpy(bytes, from, sizeof(bytes));
+    std::uint16_t halves[32];
+    for (int i = 0; i < 32; ++i)
+      halves[i] = f32_to_bf16(fp8_to_f32(bytes[i], D));
+    return int_load(halves);
+  }
 
   /// Of each 16 bits the larger one, unsigned: those of `most`, or of `halves` without the sign.
   static Int max_magnitudes(const Int& most, const Int& halves) {

@@ -12,11 +12,13 @@
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: pair_attention.h, the same bits.
+// Keys and values of 8 bit become bf16 first, some at a time (byte_rows.h).
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
 // Bound: decode reads K and V once (in which order: key_rows.h); prefill is bound by FMAs.
 #pragma once
 
+#include "kernels/cpu/simd/byte_rows.h"
 #include "kernels/cpu/simd/key_rows.h"
 #include "kernels/cpu/simd/mixed.h"
 #include "kernels/cpu/simd/pair_sums.h"
@@ -30,7 +32,8 @@ class Attention {
   static void run(const AttentionTile& tile) {
     if (tile.dtype == DType::kF32) Attention(tile).template run_as<DType::kF32>();
     if (tile.dtype == DType::kF16) Attention(tile).template run_as<DType::kF16>();
-    if (tile.dtype == DType::kBf16) Attention(tile).template run_as<DType::kBf16>();
+    if (tile.dtype == DType::kBf16 || ByteRows<V>::are(tile.dtype))
+      Attention(tile).template run_as<DType::kBf16>();
   }
 
  private:
@@ -42,6 +45,9 @@ class Attention {
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = Pairs::kWeightStride;
 
+  /// A block, and how far tiles of keys may reach over its end.
+  static constexpr std::size_t kCopies = kKeyBlock + Keys::kOver;
+
   explicit Attention(const AttentionTile& tile)
       : tile_(tile),
         rows_(tile.tokens * tile.kv_heads * tile.heads),
@@ -50,13 +56,40 @@ class Attention {
         keys_(tile,
               reinterpret_cast<const std::byte**>(reinterpret_cast<float*>(tile.scratch) +
                                                   kTileRows * (3 * padded_dim_ + kScoreStride))) {
-    // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 pointers, 32 * 784 halves: under 320 KiB.
+    // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 and 272 pointers, 32 * 784 halves, 272 * 512
+    // more: under 600 KiB.
     q_ = reinterpret_cast<float*>(tile.scratch);
     merged_ = q_ + kTileRows * padded_dim_;
     part_ = merged_ + kTileRows * padded_dim_;
     scores_ = part_ + kTileRows * padded_dim_;
     q_pairs_ = reinterpret_cast<std::byte*>(keys_.row + Keys::kPointers);
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
+    at_ = keys_.row;
+    value_offset_ = tile.value_offset;
+    if (ByteRows<V>::are(tile.dtype)) point_to_copies(weights_ + kTileRows * kScoreStride * 2);
+  }
+
+  /// Rows of 8 bit are copied before they are used: of several tokens those of a block, of one
+  /// those of a unit.
+  void point_to_copies(std::byte* room) {
+    copies_ = reinterpret_cast<const std::byte**>(room);
+    std::byte* rows = room + kCopies * sizeof(void*);
+    const std::size_t different = tile_.tokens == 1 ? Keys::kStrideMost : kCopies;
+    for (std::size_t j = 0; j < kCopies; ++j)
+      copies_[j] = rows + j % different * padded_dim_ * 2;
+    at_ = copies_;
+    value_offset_ = 0;
+  }
+
+  /// The rows of `positions`, `offset` behind those of keys_, where they are copied; asks for as
+  /// many lines as it reads.
+  void copy_bytes(Range positions, std::size_t offset) const {
+    for (std::size_t j = positions.begin; j < positions.end; ++j) {
+      for (std::size_t at = 0; at < dim_; at += 64)
+        keys_.template ask<1>(keys_.ahead + j, at);
+      ByteRows<V>::widen(
+          keys_.row[j] + offset, tile_.dtype, dim_, const_cast<std::byte*>(copies_[j]));
+    }
   }
 
   /// Whether this dtype goes by pairs.
@@ -82,7 +115,8 @@ class Attention {
         score_in_turn<D>(block, !started);
       } else {
         keys_.aim_all(block, 0);
-        score_head<D>({0, rows_}, 0, block);
+        if (copies_ != nullptr) copy_bytes(block, 0);
+        score_unit<D>({0, rows_}, 0, block);
       }
       started = true;
       for (std::size_t row = 0; row < rows_; ++row)
@@ -93,6 +127,7 @@ class Attention {
         sum_in_turn<D>(block);
       } else {
         keys_.aim_all(block, tile_.value_offset);
+        if (copies_ != nullptr) copy_bytes(block, tile_.value_offset);
         sum_head<D>({0, rows_}, 0, {0, kKeyBlock});
       }
       for (std::size_t row = 0; row < rows_; ++row)
@@ -139,7 +174,10 @@ class Attention {
     for (std::size_t unit = keys_.first_unit(block); unit < keys_.units(block); ++unit) {
       keys_.aim_from(block, unit, 0);
       const std::size_t head = keys_.head_of(unit);
-      score_head<D>(rows_of(head), head * tile_.kv_head_stride, keys_.positions_of(block, unit));
+      const std::size_t offset = head * tile_.kv_head_stride;
+      const Range positions = keys_.positions_of(block, unit);
+      if (copies_ != nullptr) copy_bytes(positions, offset);
+      score_unit<D>(rows_of(head), offset, positions);
     }
   }
 
@@ -150,7 +188,10 @@ class Attention {
     for (std::size_t unit = keys_.first_unit(block); unit < units; ++unit) {
       keys_.aim_from(block, unit, units);
       const std::size_t head = keys_.head_of(unit);
-      sum_head<D>(rows_of(head), head * tile_.kv_head_stride, keys_.positions_of(block, unit));
+      const std::size_t offset = head * tile_.kv_head_stride;
+      const Range positions = keys_.positions_of(block, unit);
+      if (copies_ != nullptr) copy_bytes(positions, offset + tile_.value_offset);
+      sum_head<D>(rows_of(head), copies_ != nullptr ? 0 : offset, positions);
     }
   }
 
@@ -159,16 +200,25 @@ class Attention {
     return {head * tile_.heads, (head + 1) * tile_.heads};
   }
 
+  /// Whoever copied has asked.
   template <DType D>
+  void score_unit(Range rows, std::size_t offset, Range positions) {
+    if constexpr (D == DType::kBf16) {
+      if (copies_ != nullptr) return score_head<D, false>(rows, 0, positions);
+    }
+    score_head<D, true>(rows, offset, positions);
+  }
+
+  template <DType D, bool kAsk>
   void score_head(Range rows, std::size_t offset, Range positions) {
     std::size_t row = rows.begin;
     if (row + 3 <= rows.end) {
-      score_rows<D, 4, 4, true>(row, rows.end, offset, positions);
+      score_rows<D, 4, 4, kAsk>(row, rows.end, offset, positions);
       row += 4;
     } else if (row + 2 == rows.end) {
-      return score_rows<D, 2, 8, true>(row, rows.end, offset, positions);
+      return score_rows<D, 2, 8, kAsk>(row, rows.end, offset, positions);
     } else {
-      return score_rows<D, 1, 16, true>(row, rows.end, offset, positions);
+      return score_rows<D, 1, 16, kAsk>(row, rows.end, offset, positions);
     }
     for (; row + 3 <= rows.end; row += 4)
       score_rows<D, 4, 4, false>(row, rows.end, offset, positions);
@@ -209,7 +259,7 @@ class Attention {
                                                  std::size_t offset,
                                                  Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    const std::byte* const* keys = keys_.row + position;
+    const std::byte* const* keys = at_ + position;
     const std::byte* const* ahead = keys_.ahead + position;
     Vec acc[R][C];
 #pragma GCC unroll 16
@@ -223,9 +273,10 @@ class Attention {
       const std::byte* pairs = q_pairs_ + (q - q_) * 2;
       if (dim_ == 128) {
         Pairs::template dot<R, C, kAsk, 128>(
-            keys_, pairs, padded_dim_, position, offset, dim_, acc);
+            keys_, at_, pairs, padded_dim_, position, offset, dim_, acc);
       } else {
-        Pairs::template dot<R, C, kAsk, 0>(keys_, pairs, padded_dim_, position, offset, dim_, acc);
+        Pairs::template dot<R, C, kAsk, 0>(
+            keys_, at_, pairs, padded_dim_, position, offset, dim_, acc);
       }
       i = dim_;
     }
@@ -301,27 +352,27 @@ class Attention {
   template <DType D>
   void sum_head(Range rows, std::size_t offset, Range positions) {
     std::size_t row = rows.begin;
+    const auto asks = [&] { return row == rows.begin && copies_ == nullptr; };
     if constexpr (kPairs<D>) {
       for (; row + 4 <= rows.end; row += 4)
-        sum_pair_rows<4, 2>(row, row == rows.begin, offset, positions);
+        sum_pair_rows<4, 2>(row, asks(), offset, positions);
       if (row + 2 <= rows.end) {
-        sum_pair_rows<2, 4>(row, row == rows.begin, offset, positions);
+        sum_pair_rows<2, 4>(row, asks(), offset, positions);
         row += 2;
       }
-      if (row < rows.end) {
-        sum_row_pairs(row, row == rows.begin, offset, Keys::overlap(seen_[row], positions));
-      }
+      if (row < rows.end)
+        sum_row_pairs(row, asks(), offset, Keys::overlap(seen_[row], positions));
       return;
     }
     for (; row + 4 <= rows.end; row += 4)
-      sum_rows<D, 4, V::kValueChunks>(row, row == rows.begin, offset, positions);
+      sum_rows<D, 4, V::kValueChunks>(row, asks(), offset, positions);
     if (row + 2 <= rows.end) {
-      sum_rows<D, 2, V::kValueChunksTwoRows>(row, row == rows.begin, offset, positions);
+      sum_rows<D, 2, V::kValueChunksTwoRows>(row, asks(), offset, positions);
       row += 2;
     }
     if (row < rows.end) {
       sum_keys<D, 1, V::kValueChunksOneRow>(
-          row, row == rows.begin, offset, Keys::overlap(seen_[row], positions));
+          row, asks(), offset, Keys::overlap(seen_[row], positions));
     }
   }
 
@@ -397,7 +448,7 @@ class Attention {
   void sum_pair_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
     float* part = part_ + row * padded_dim_ + at;
     const std::byte* weights = weights_ + row * kScoreStride * 2;
-    const std::size_t offset = head_offset + tile_.value_offset + at * 2;
+    const std::size_t offset = head_offset + value_offset_ + at * 2;
     const std::size_t count = dim_ - at;
     Vec acc[R][2 * C];
 #pragma GCC unroll 8
@@ -409,7 +460,7 @@ class Attention {
     std::size_t j = keys.begin / 2 * 2;
     if (j < keys.begin) {
       Pairs::template add<R, C, Pairs::kOdd>(
-          nullptr, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
+          nullptr, at_[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
     for (; j + 2 <= keys.end; j += 2) {
@@ -419,11 +470,11 @@ class Attention {
           keys_.template ask<2>(keys_.ahead + j, at * 2 + static_cast<std::size_t>(c) * 64);
       }
       Pairs::template add<R, C, Pairs::kBoth>(
-          keys_.row[j] + offset, keys_.row[j + 1] + offset, weights + j * 2, count, acc);
+          at_[j] + offset, at_[j + 1] + offset, weights + j * 2, count, acc);
     }
     if (j < keys.end) {
       Pairs::template add<R, C, Pairs::kEven>(
-          keys_.row[j] + offset, nullptr, weights + j * 2, count, acc);
+          at_[j] + offset, nullptr, weights + j * 2, count, acc);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -452,7 +503,7 @@ class Attention {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     float* part = part_ + row * padded_dim_ + at;
     const float* weights = scores_ + row * kScoreStride;
-    const std::size_t offset = head_offset + tile_.value_offset + at * kBytes;
+    const std::size_t offset = head_offset + value_offset_ + at * kBytes;
     Vec acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -461,7 +512,7 @@ class Attention {
         acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
     }
     for (std::size_t j = keys.begin; j < keys.end; ++j) {
-      const std::byte* value = keys_.row[j] + offset;
+      const std::byte* value = at_[j] + offset;
       Vec values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
@@ -534,6 +585,9 @@ class Attention {
   std::size_t dim_;
   std::size_t padded_dim_;
   Keys keys_;
+  const std::byte* const* at_ = nullptr;  // rows that are computed with
+  std::size_t value_offset_ = 0;          // from one of them to its value
+  const std::byte** copies_ = nullptr;    // [kCopies] rows as bf16, of rows of 8 bit
   float* q_;            // [rows][padded_dim]
   float* merged_;       // [rows][padded_dim], O
   float* part_;         // [rows][padded_dim], o

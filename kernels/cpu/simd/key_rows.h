@@ -27,6 +27,8 @@ class KeyRows {
   /// Positions between a prefetch and its use by several tokens: some hundred nanoseconds of work
   /// for two rows. Also into the next block.
   static constexpr std::size_t kAhead = 64;
+  /// Positions that a token's heads go through in turn, at most.
+  static constexpr std::size_t kStrideMost = 64;
   /// Tiles of keys may reach so far over the end; what they compute there is not used.
   static constexpr std::size_t kOver = 16;
   /// Pointers that it needs room for.
@@ -130,8 +132,6 @@ class KeyRows {
   }
 
  private:
-  /// Positions that a token's heads go through in turn, at most and at least.
-  static constexpr std::size_t kStrideMost = 64;
   static constexpr std::size_t kStrideLeast = 16;
   /// Bytes between a prefetch and its use by one token.
   static constexpr std::size_t kAheadBytes = 32 * 1024;

@@ -1,4 +1,4 @@
-// Attention of many query rows over bf16 keys by products of pairs, with the bits of
+// Attention of many query rows over bf16 keys, or keys of 8 bit that become bf16, by products of pairs, with the bits of
 // simd/attention.h, which takes few.
 //
 // Idea: 16 rows are the lanes of a group. A pair of a key's dimensions is broadcast to all lanes,
@@ -23,7 +23,7 @@ class PairAttention {
   /// Query rows of a tile at most.
   static constexpr std::size_t kRows = 64;
 
-  /// Several tokens, DType::kBf16, head_dim a multiple of 32.
+  /// Several tokens, DType::kBf16 or of 8 bit, head_dim a multiple of 32.
   static void run(const AttentionTile& tile) { PairAttention(tile).run_all(); }
 
  private:
@@ -42,7 +42,10 @@ class PairAttention {
   /// Rows whose weighted values are summed together.
   static constexpr std::size_t kSumRows = 8;
 
-  static_assert(Keys::kPointers * sizeof(void*) + 64 +
+  /// Rows of keys that are copied, and how far tiles of keys may reach over the block's end.
+  static constexpr std::size_t kCopies = kKeyBlock + Keys::kOver;
+
+  static_assert((Keys::kPointers + kCopies) * sizeof(void*) + 64 +
                         kGroups * (kMaxHeadDim / 2 * kLine + kScores * kLine) +
                         kKeyBlock / 2 * kMaxHeadDim * kWord + kGroups * kKeyBlock / 2 * kLine +
                         2 * kRows * kMaxHeadDim * sizeof(float) <=
@@ -56,12 +59,19 @@ class PairAttention {
         rows_(tile),
         sums_(rows_),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
-    q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
+    copies_ = reinterpret_cast<const std::byte**>(tile.scratch) + Keys::kPointers;
+    q_ = tile.scratch + ((Keys::kPointers + kCopies) * sizeof(void*) + 63) / 64 * 64;
     values_ = q_ + kGroups * words_ * kLine;
     weights_ = values_ + kKeyBlock / 2 * dim_ * kWord;
     scores_ = reinterpret_cast<float*>(weights_ + kGroups * kKeyBlock / 2 * kLine);
     part_ = scores_ + kGroups * kScores * kLanes;
     merged_ = part_ + kRows * dim_;
+    at_ = keys_.row;
+    if (!ByteRows<V>::are(tile.dtype)) return;
+    // Values come when scores are there; the last row stands for those behind the end.
+    for (std::size_t j = 0; j < kCopies; ++j)
+      copies_[j] = values_ + (j < kKeyBlock ? j : kKeyBlock - 1) * dim_ * 2;
+    at_ = copies_;
   }
 
   void run_all() {
@@ -84,6 +94,7 @@ class PairAttention {
 
   void score_block() {
     keys_.aim_all(rows_.block(), 0);
+    if (at_ == copies_) copy_keys(rows_.block());
     const std::size_t count = rows_.group_count();
     std::size_t g = 0;
     for (; g + 4 <= count; g += 4)
@@ -95,12 +106,21 @@ class PairAttention {
     if (g < count) score<1, 8>(g);
   }
 
+  /// Keys of 8 bit as bf16.
+  void copy_keys(Range positions) const {
+    for (std::size_t j = positions.begin; j < positions.end; ++j) {
+      for (std::size_t at = 0; at < dim_; at += 64)
+        keys_.template ask<1>(keys_.ahead + j, at);
+      ByteRows<V>::widen(keys_.row[j], tile_.dtype, dim_, values_ + j * dim_ * 2);
+    }
+  }
+
   /// Scores of G groups, K keys at a time, [group][position][row].
   template <int G, int K>
   void score(std::size_t g) {
     const Range some = rows_.some_of(g, G);
     for (std::size_t j = some.begin; j < some.end; j += static_cast<std::size_t>(K)) {
-      if (g == 0) {
+      if (g == 0 && at_ == keys_.row) {
         for (std::size_t at = 0; at < dim_ * 2; at += 64)
           keys_.template ask<K>(keys_.ahead + j, at);
       }
@@ -110,7 +130,7 @@ class PairAttention {
 
   template <int G, int K>
   void score_keys(std::size_t g, std::size_t j) {
-    const std::byte* const* keys = keys_.row + j;
+    const std::byte* const* keys = at_ + j;
     Vec tree[4][G][K];
     // In this order a sum meets its partner of the tree as soon as both are there: i and i + 8
     // (in lanes()), i + 4, i + 2, i + 1.
@@ -247,10 +267,11 @@ class PairAttention {
       const std::byte* even = j >= seen.begin ? keys_.row[j] + tile_.value_offset : nullptr;
       const std::byte* odd = j + 1 < seen.end ? keys_.row[j + 1] + tile_.value_offset : nullptr;
       std::byte* to = values_ + j * kLine;
-      for (std::size_t at = 0; at < dim_ * 2; at += 64, to += kKeyBlock * kLine) {
-        keys_.template ask<2>(keys_.ahead + j, at);
-        const Int a = even == nullptr ? V::int_zero() : V::int_load(even + at);
-        const Int b = odd == nullptr ? V::int_zero() : V::int_load(odd + at);
+      for (std::size_t at = 0; at < dim_; at += 32, to += kKeyBlock * kLine) {
+        const bool next_line = at_ == keys_.row || at % 64 == 0;
+        if (next_line) keys_.template ask<2>(keys_.ahead + j, at * tile_.row_bytes / dim_);
+        const Int a = even == nullptr ? V::int_zero() : halves(even, at);
+        const Int b = odd == nullptr ? V::int_zero() : halves(odd, at);
         Int low;
         Int high;
         V::interleave(a, b, &low, &high);
@@ -258,6 +279,12 @@ class PairAttention {
         V::int_store(to + kLine, high);
       }
     }
+  }
+
+  /// 32 dimensions of a row in a page, from `at` on.
+  inline __attribute__((always_inline)) Int halves(const std::byte* row, std::size_t at) const {
+    if (at_ == keys_.row) return V::int_load(row + at * 2);
+    return ByteRows<V>::halves(row + at, tile_.dtype);
   }
 
   /// Weighted values of all rows, 32 dimensions at a time: these stay near.
@@ -329,6 +356,8 @@ class PairAttention {
   Lanes rows_;
   LaneSums<V> sums_;
   Keys keys_;
+  const std::byte* const* at_;  // rows of keys that are computed with
+  const std::byte** copies_;    // [kCopies] keys as bf16, of keys of 8 bit
   std::byte* q_;        // [group][pair of dimensions][row]
   std::byte* values_;   // see interleave()
   std::byte* weights_;  // [group][pair of positions][row]
@@ -353,7 +382,7 @@ struct AttentionByRows {
 
  private:
   static bool goes(DType dtype, std::size_t head_dim) {
-    return dtype == DType::kBf16 && head_dim % 32 == 0;
+    return (dtype == DType::kBf16 || ByteRows<V>::are(dtype)) && head_dim % 32 == 0;
   }
 };
 

@@ -19,10 +19,11 @@ struct PairSums {
   static constexpr std::size_t kWeightStride = kKeyBlock + 16;
 
   /// Adds the products of R rows of q, `q_stride` elements apart, with the C keys from `position`
-  /// on. kDim: the number of dimensions where it is a common one, or 0. Some keys at a time: their
+  /// on, of which `key_rows` says where they are. kDim: the number of dimensions where it is a common one, or 0. Some keys at a time: their
   /// lines are read and asked for nearly in the order of memory, and one load of q serves them.
   template <int R, int C, bool kAsk, std::size_t kDim, int kFirst = 0>
   static inline __attribute__((always_inline)) void dot(const KeyRows<V>& keys,
+                                                        const std::byte* const* key_rows,
                                                         const std::byte* q,
                                                         std::size_t q_stride,
                                                         std::size_t position,
@@ -30,7 +31,7 @@ struct PairSums {
                                                         std::size_t dim,
                                                         Vec (&acc)[R][C]) {
     constexpr int kAtOnce = C < 4 ? C : 4;
-    const std::byte* const* rows = keys.row + position + kFirst;
+    const std::byte* const* rows = key_rows + position + kFirst;
     const std::byte* const* ahead = keys.ahead + position + kFirst;
     const auto step = [&](std::size_t i, std::size_t left) __attribute__((always_inline)) {
       if constexpr (kAsk) keys.template ask<kAtOnce>(ahead, i * 2);
@@ -54,7 +55,8 @@ struct PairSums {
         step(i, dim - i);
     }
     if constexpr (kFirst + kAtOnce < C)
-      dot<R, C, kAsk, kDim, kFirst + kAtOnce>(keys, q, q_stride, position, offset, dim, acc);
+      dot<R, C, kAsk, kDim, kFirst + kAtOnce>(
+          keys, key_rows, q, q_stride, position, offset, dim, acc);
   }
 
   /// Lanes of a pair of weights whose positions are seen.

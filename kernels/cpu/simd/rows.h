@@ -260,10 +260,13 @@ struct Rows {
     if (dtype == DType::kF32) V::store(reinterpret_cast<float*>(to), v);
     if (dtype == DType::kF16) V::store_f16(to, v);
     if (dtype == DType::kBf16) V::store_bf16(to, v);
+    if (dtype == DType::kFp8E5m2) V::template store_fp8<DType::kFp8E5m2>(to, v);
+    if (dtype == DType::kFp8E4m3) V::template store_fp8<DType::kFp8E4m3>(to, v);
   }
 
   static void narrow_row(const float* from, DType dtype, void* to, std::size_t count) {
-    const std::size_t element_bytes = dtype == DType::kF32 ? 4 : 2;
+    const bool fp8 = dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
+    const std::size_t element_bytes = fp8 ? 1 : dtype == DType::kF32 ? 4 : 2;
     auto* bytes = static_cast<std::byte*>(to);
     std::size_t i = 0;
     for (; i + 16 <= count; i += 16)

@@ -1,0 +1,49 @@
+// Rows of keys and values of 8 bit as bf16, in which every such value is exact: whoever computes
+// with them computes as with bf16.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+#include <cstddef>
+
+namespace tandem::kernels::cpu {
+
+template <class V>
+struct ByteRows {
+  using Int = typename V::Int;
+
+  static bool are(DType dtype) {
+    return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
+  }
+
+  /// 32 values.
+  static inline __attribute__((always_inline)) Int halves(const std::byte* from, DType dtype) {
+    return dtype == DType::kFp8E5m2 ? V::template widen_fp8<DType::kFp8E5m2>(from)
+                                    : V::template widen_fp8<DType::kFp8E4m3>(from);
+  }
+
+  /// The first `count` (< 32) of them, zero behind them.
+  static Int halves_of_part(const std::byte* from, DType dtype, std::size_t count) {
+    alignas(32) std::byte padded[32];
+    for (std::size_t i = 0; i < 32; ++i)
+      padded[i] = i < count ? from[i] : std::byte{0};
+    return halves(padded, dtype);
+  }
+
+  /// A row of `count`, in whole 32, zeros behind the last.
+  static void widen(const std::byte* from, DType dtype, std::size_t count, std::byte* to) {
+    if (dtype == DType::kFp8E5m2) widen_as<DType::kFp8E5m2>(from, count, to);
+    if (dtype == DType::kFp8E4m3) widen_as<DType::kFp8E4m3>(from, count, to);
+  }
+
+ private:
+  template <DType D>
+  static void widen_as(const std::byte* from, std::size_t count, std::byte* to) {
+    std::size_t i = 0;
+    for (; i + 32 <= count; i += 32)
+      V::int_store(to + i * 2, V::template widen_fp8<D>(from + i));
+    if (i < count) V::int_store(to + i * 2, halves_of_part(from + i, D, count - i));
+  }
+};
+
+}  // namespace tandem::kernels::cpu
