@@ -43,6 +43,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -67,6 +68,7 @@ struct Flags {
   bool share_pages = false;
   std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
   kernels::Family family = kernels::Family::kAuto;
+  std::optional<kernels::DType> kv_dtype;  ///< unset: that of the weights
   std::vector<model::Quantization> quantizations;
   std::vector<std::int32_t> contexts;
   std::vector<std::int32_t> streams;
@@ -81,6 +83,12 @@ bool parse_quantization(std::string_view name, Flags& flags) {
     return true;
   }
   return false;
+}
+
+bool parse_kv_dtype(std::string_view name, Flags& flags) {
+  for (const kernels::DType each : {kernels::DType::kFp8E5m2, kernels::DType::kFp8E4m3})
+    if (kernels::dtype_name(each) == name) flags.kv_dtype = each;
+  return flags.kv_dtype.has_value();
 }
 
 bool parse_row(const char* text, Flags& flags) {
@@ -102,6 +110,7 @@ bool parse_flag(std::string_view name, const char* value, Flags& flags) {
   }
   if (name == "--family") return kernels::parse_family(value, &flags.family);
   if (name == "--quantization") return parse_quantization(value, flags);
+  if (name == "--kv-cache-dtype") return parse_kv_dtype(value, flags);
   if (name == "--row") return parse_row(value, flags);
   const double number = std::strtod(value, nullptr);
   if (number <= 0) return false;
@@ -229,6 +238,7 @@ class Bench {
     load.folder = flags_.folder;
     load.dummy_weights = flags_.dummy;
     load.quantization = quantization;
+    load.kv_dtype = flags_.kv_dtype;
     load.backend = &backend_;
     load.pool = &pool_;
     load.limits.token_count_max = 4096;
@@ -290,10 +300,13 @@ class Bench {
     return std::filesystem::path(flags_.folder + "/").parent_path().filename().string() + " ";
   }
 
+  /// With the type of keys and values where it was asked for.
   [[nodiscard]] std::string weights_name() const {
-    return quantization_ == model::Quantization::kNone
-               ? std::string(kernels::dtype_name(model_->dtype()))
-               : std::string(model::quantization_name(quantization_));
+    const std::string name = quantization_ == model::Quantization::kNone
+                                 ? std::string(kernels::dtype_name(model_->dtype()))
+                                 : std::string(model::quantization_name(quantization_));
+    return flags_.kv_dtype ? fmt::format("{} kv {}", name, kernels::dtype_name(*flags_.kv_dtype))
+                           : name;
   }
 
   Status make_engine(std::int64_t tokens) {
@@ -579,7 +592,8 @@ int main(int argc, char** argv) {
   if (!tandem::bench::parse(argc, argv, flags)) {
     fmt::print(stderr,
                "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
-               "[--quantization NAME]... [--context N]... [--streams N]... [--row ROW]... "
+               "[--quantization NAME]... [--kv-cache-dtype NAME] [--context N]... [--streams N]... "
+               "[--row ROW]... "
                "[--budget SECONDS] [--share-pages]\n");
     return 2;
   }

@@ -36,7 +36,7 @@ inline bool multiplies_bf16(kernels::Family family, const kernels::WeightFormat&
 
 /// The same of attention: scores and sums of values, over keys and values of this type.
 inline bool attention_multiplies_bf16(kernels::Family family, kernels::DType kv) {
-  return kv == kernels::DType::kBf16 &&
+  return (kv == kernels::DType::kBf16 || kernels::is_fp8(kv)) &&
          (family == kernels::Family::kAmx || family == kernels::Family::kAvx512Bf16);
 }
 

@@ -111,6 +111,9 @@ TEST(Limits, AttentionOverBf16IsBoundByWhatTheFamilyMultipliesItWith) {
                       {Family::kAmx, DType::kF32, false},
                       {Family::kAvx512Bf16, DType::kBf16, true},
                       {Family::kAvx512Bf16, DType::kF16, false},
+                      {Family::kAmx, DType::kFp8E5m2, true},
+                      {Family::kAvx512Bf16, DType::kFp8E4m3, true},
+                      {Family::kAvx512, DType::kFp8E4m3, false},
                       {Family::kAvx512, DType::kBf16, false},
                       {Family::kAvx2, DType::kBf16, false}};
   for (const Row& row : rows) {

@@ -292,8 +292,8 @@ TEST(Attention, ATokenAloneHasTheBitsOfItsChunk) {
       if (testing::in_plain_code(*backend)) continue;  // slow
       for (const std::size_t page_size :
            {std::size_t{1}, row.world.kv.page_size, std::size_t{64}}) {
-        SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())) +
-                     " page size " + std::to_string(page_size));
+        SCOPED_TRACE(row.name + " " + std::string(family_name(backend->family())) + " page size " +
+                     std::to_string(page_size));
         World world = row.world;
         world.kv.page_size = page_size;
         const Filled filled(world);

@@ -16,7 +16,8 @@ using testing::pick;
 using testing::same_bits;
 using testing::World;
 
-// fn(backend, dtype, page size) for float, bf16 and fp8 keys, in pages that hold a tile of keys or not.
+// fn(backend, dtype, page size) for float, bf16 and fp8 keys, in pages that hold a tile of keys or
+// not.
 template <class Fn>
 void for_each_kind(const std::vector<const Backend*>& backends, Fn fn) {
   for (const Backend* backend : backends) {

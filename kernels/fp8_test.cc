@@ -26,14 +26,22 @@ struct Known {
 
 // Table 1 of arXiv 2209.05433, and neighbours.
 constexpr Known kKnown[] = {
-    {DType::kFp8E4m3, 0x00, 0.0F},       {DType::kFp8E4m3, 0x01, 0x1p-9F},
-    {DType::kFp8E4m3, 0x07, 0x1.cp-7F},  {DType::kFp8E4m3, 0x08, 0x1p-6F},
-    {DType::kFp8E4m3, 0x38, 1.0F},       {DType::kFp8E4m3, 0xb9, -1.125F},
-    {DType::kFp8E4m3, 0x7e, 448.0F},     {DType::kFp8E4m3, 0xfe, -448.0F},
-    {DType::kFp8E5m2, 0x00, 0.0F},       {DType::kFp8E5m2, 0x01, 0x1p-16F},
-    {DType::kFp8E5m2, 0x03, 0x1.8p-15F}, {DType::kFp8E5m2, 0x04, 0x1p-14F},
-    {DType::kFp8E5m2, 0x3c, 1.0F},       {DType::kFp8E5m2, 0xbd, -1.25F},
-    {DType::kFp8E5m2, 0x7b, 57344.0F},   {DType::kFp8E5m2, 0xfb, -57344.0F},
+    {DType::kFp8E4m3, 0x00, 0.0F},
+    {DType::kFp8E4m3, 0x01, 0x1p-9F},
+    {DType::kFp8E4m3, 0x07, 0x1.cp-7F},
+    {DType::kFp8E4m3, 0x08, 0x1p-6F},
+    {DType::kFp8E4m3, 0x38, 1.0F},
+    {DType::kFp8E4m3, 0xb9, -1.125F},
+    {DType::kFp8E4m3, 0x7e, 448.0F},
+    {DType::kFp8E4m3, 0xfe, -448.0F},
+    {DType::kFp8E5m2, 0x00, 0.0F},
+    {DType::kFp8E5m2, 0x01, 0x1p-16F},
+    {DType::kFp8E5m2, 0x03, 0x1.8p-15F},
+    {DType::kFp8E5m2, 0x04, 0x1p-14F},
+    {DType::kFp8E5m2, 0x3c, 1.0F},
+    {DType::kFp8E5m2, 0xbd, -1.25F},
+    {DType::kFp8E5m2, 0x7b, 57344.0F},
+    {DType::kFp8E5m2, 0xfb, -57344.0F},
 };
 
 TEST(Fp8, KnownValues) {

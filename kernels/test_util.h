@@ -53,9 +53,9 @@ class Rng {
   std::uint64_t state_;
 };
 
-/// The families that this machine runs, without the reference; avx512 without VNNI too, amx
-/// on emulated tiles also with its own vectors, and both amx and avx512_bf16 in plain code, which
-/// run everywhere.
+/// The families that this machine runs, without the reference; avx512 without VNNI too, and
+/// avx512_bf16 without VBMI, amx on emulated tiles also with its own vectors, and both amx and
+/// avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
   static const CpuBackend emulated_bf16(
@@ -68,6 +68,9 @@ inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend plain(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
   if (cpu::features().avx512_vnni) backends.push_back(&plain);
   if (cpu::features().avx512_vbmi) {
+    static const CpuBackend no_vbmi(
+        Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
+    backends.push_back(&no_vbmi);
     static const CpuBackend tiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
     backends.push_back(&tiles);

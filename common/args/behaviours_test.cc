@@ -155,8 +155,8 @@ void mem_fraction_default() {
 }
 
 void fp8_kv_example() {
-  expect_error(run(kP, with(kModel, {"--kv-cache-dtype", "fp8_e5m2"})),
-               "argument --kv-cache-dtype: fp8_e5m2 is known, but not built yet");
+  const auto outcome = run(kP, with(kModel, {"--kv-cache-dtype", "fp8_e5m2"}));
+  EXPECT_EQ(outcome.args.kv_cache.kv_cache_dtype, KvCacheDType::kFp8E5m2);
 }
 
 void load_format_fallback() {

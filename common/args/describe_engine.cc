@@ -309,7 +309,9 @@ void describe(KvCacheOptions& o, Describe& visit) {
          .section = kNumbers,
          .tier = 1,
          .scope = "kv-cache",
-         .help = "Storage type of keys and values. auto is the model's own."});
+         .help = "Storage type of keys and values. auto is the model's own; fp8_e5m2 and fp8_e4m3 "
+                 "take a byte for each, so that twice as many tokens fit. Prefill and decode "
+                 "servers need the same."});
   visit(o.disable_radix_cache,
         {.name = "disable-radix-cache",
          .services = kEngine,

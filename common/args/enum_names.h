@@ -42,7 +42,10 @@ TANDEM_ARGS_NAMES(TorchaoConfig,
                   {"", TorchaoConfig::kNone},
                   {"int8wo", TorchaoConfig::kInt8wo},
                   {"int4wo-128", TorchaoConfig::kInt4wo128});
-TANDEM_ARGS_NAMES(KvCacheDType, {"auto", KvCacheDType::kAuto});
+TANDEM_ARGS_NAMES(KvCacheDType,
+                  {"auto", KvCacheDType::kAuto},
+                  {"fp8_e5m2", KvCacheDType::kFp8E5m2},
+                  {"fp8_e4m3", KvCacheDType::kFp8E4m3});
 TANDEM_ARGS_NAMES(Device, {"cpu", Device::kCpu});
 TANDEM_ARGS_NAMES(AttentionBackend,
                   {"torch_native", AttentionBackend::kTorchNative},

@@ -265,7 +265,7 @@ TEST(Honesty, StatusFollowsFromTheDescription) {
   EXPECT_EQ(is("load-format"), Readiness::kWorks) << "several choices work";
   EXPECT_EQ(is("device"), Readiness::kNeedsHardware) << "all but cpu";
   EXPECT_EQ(is("sampling-backend"), Readiness::kNeedsHardware);
-  EXPECT_EQ(is("kv-cache-dtype"), Readiness::kNotBuilt) << "auto alone changes nothing";
+  EXPECT_EQ(is("kv-cache-dtype"), Readiness::kWorks);
   EXPECT_EQ(is("grammar-backend"), Readiness::kNotBuilt);
   EXPECT_EQ(is("tensor-parallel-size"), Readiness::kNotBuilt) << "1 alone changes nothing";
   EXPECT_EQ(is("enable-lora"), Readiness::kNotBuilt);

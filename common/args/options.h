@@ -67,7 +67,9 @@ enum class TorchaoConfig : std::uint8_t {
   kInt4wo128
 };
 enum class KvCacheDType : std::uint8_t {
-  kAuto
+  kAuto,
+  kFp8E5m2,
+  kFp8E4m3
 };
 enum class Device : std::uint8_t {
   kCpu

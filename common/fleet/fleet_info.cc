@@ -65,7 +65,7 @@ Status Fleet::check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& 
   }
   if (prefill.kv_cache_dtype != decode.kv_cache_dtype) {
     return failed_precondition(
-        fmt::format(R"(the pair does not fit: dtype: prefill has "{}", decode has "{}")",
+        fmt::format(R"(the pair does not fit: kv_cache_dtype: prefill has "{}", decode has "{}")",
                     prefill.kv_cache_dtype,
                     decode.kv_cache_dtype));
   }

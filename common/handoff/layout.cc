@@ -106,7 +106,7 @@ Status check_compatible(const LayoutDescriptor& prefill, const LayoutDescriptor&
       .field("model_digest", prefill.model_digest, decode.model_digest)
       .field("quantization", prefill.quantization, decode.quantization)
       .field("weight_version", prefill.weight_version, decode.weight_version)
-      .field("dtype", prefill.dtype, decode.dtype)
+      .field("kv_cache_dtype", prefill.dtype, decode.dtype)
       .field("page_size", prefill.page_size, decode.page_size)
       .field("tp_size", prefill.tp_size, decode.tp_size)
       .field("tp_rank", prefill.tp_rank, decode.tp_rank)

@@ -34,7 +34,7 @@ TEST(Layout, RefusalNamesTheFieldAndBothValues) {
   const Row rows[] = {
       {[](LayoutDescriptor& l) { l.page_size = 32; }, "page_size: prefill has 16, decode has 32"},
       {[](LayoutDescriptor& l) { l.dtype = "bf16"; },
-       "dtype: prefill has \"f32\", decode has \"bf16\""},
+       "kv_cache_dtype: prefill has \"f32\", decode has \"bf16\""},
       {[](LayoutDescriptor& l) { l.model_digest = "m2"; },
        "model_digest: prefill has \"m1\", decode has \"m2\""},
       {[](LayoutDescriptor& l) { l.quantization = "int8wo"; },

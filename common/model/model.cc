@@ -29,6 +29,22 @@ Status check_limits(const PassLimits& limits) {
   return check_limit("context_length", limits.context_length, kPositionCountMax);
 }
 
+/// Keys and values of 8 bit are stored as they are, so a checkpoint that wants them scaled is
+/// refused.
+Status check_kv_scales(std::span<const std::string> unused, kernels::DType kv_dtype) {
+  if (!kernels::is_fp8(kv_dtype)) return {};
+  for (const std::string_view name : unused) {
+    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".kv_scale"))
+      continue;
+    return unimplemented(
+        fmt::format("argument --kv-cache-dtype: {}: the checkpoint scales keys and values (tensor "
+                    "'{}'), which is not built yet; use --kv-cache-dtype auto",
+                    kernels::dtype_name(kv_dtype),
+                    name));
+  }
+  return {};
+}
+
 }  // namespace
 
 kernels::DType resolve_dtype(DTypeChoice choice, const ModelConfig& config) {
@@ -53,6 +69,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadOptions& options) {
   std::unique_ptr<Model> model(new Model());
   TANDEM_TRY(model->config_, read_config(options.folder, options.override_json));
   model->dtype_ = resolve_dtype(options.dtype, model->config_);
+  model->kv_dtype_ = options.kv_dtype.value_or(model->dtype_);
   model->quantization_ = options.quantization;
   TANDEM_TRY(check_quantization(options.quantization, model->config_));
   model->backend_ = options.backend;
@@ -89,6 +106,7 @@ Status Model::load_weights(const LoadOptions& options) {
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);
   unused_tensors_ = source->unused();
+  TANDEM_TRY(check_kv_scales(unused_tensors_, kv_dtype_));
   TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
   digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
   if (!pack.late) return release_checkpoint(options.read_mode);
@@ -139,7 +157,7 @@ MemoryPlan Model::memory_plan(std::int64_t page_size) const {
                      {.backend = backend_,
                       .weight_dtype = dtype_,
                       .quantization = quantization_,
-                      .kv_dtype = dtype_,
+                      .kv_dtype = kv_dtype_,
                       .limits = limits_,
                       .page_size = page_size});
 }
@@ -156,7 +174,8 @@ std::string Model::numerics() const {
                                                                           : "";
     quantized = fmt::format("+{}{}", quantization_name(quantization_), version);
   }
-  return fmt::format("{}/{}{}/{}", backend_->numerics(), dtype, quantized, dtype);
+  return fmt::format(
+      "{}/{}{}/{}", backend_->numerics(), dtype, quantized, kernels::dtype_name(kv_dtype_));
 }
 
 }  // namespace tandem::model

@@ -24,8 +24,9 @@
 
 namespace tandem::model {
 
-/// --dtype. Weights and KV are kept in it; activations are f32 in all of them, rounded only where a
-/// kernel family needs it (AMX rounds the inputs of matrix products to bf16).
+/// --dtype. Weights and, unless LoadOptions says otherwise, KV are kept in it; activations are f32
+/// in all of them, rounded only where a kernel family needs it (AMX rounds the inputs of matrix
+/// products to bf16).
 enum class DTypeChoice : std::uint8_t {
   kAuto,  ///< What config.json says; f32 when it says nothing, as transformers does.
   kF32,
@@ -38,6 +39,7 @@ kernels::DType resolve_dtype(DTypeChoice choice, const ModelConfig& config);
 struct LoadOptions {
   std::string folder;
   DTypeChoice dtype = DTypeChoice::kAuto;
+  std::optional<kernels::DType> kv_dtype = {};  ///< Of keys and values; unset: as `dtype`.
   Quantization quantization = Quantization::kNone;
   std::string override_json;                  ///< --json-model-override-args; empty: none.
   const kernels::Backend* backend = nullptr;  ///< Borrowed; must outlive the model.
@@ -68,8 +70,11 @@ class Model {
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
 
-  /// Of KV, and of weights that are not quantised.
+  /// Of weights that are not quantised.
   [[nodiscard]] kernels::DType dtype() const { return dtype_; }
+
+  /// Of keys and values in pages.
+  [[nodiscard]] kernels::DType kv_dtype() const { return kv_dtype_; }
 
   [[nodiscard]] Quantization quantization() const { return quantization_; }
 
@@ -82,7 +87,7 @@ class Model {
   [[nodiscard]] kernels::ThreadPool& pool() const { return *pool_; }
 
   [[nodiscard]] KvLayout kv_layout(std::int64_t page_size) const {
-    return make_kv_layout(config_, dtype_, page_size);
+    return make_kv_layout(config_, kv_dtype_, page_size);
   }
 
   [[nodiscard]] MemoryPlan memory_plan(std::int64_t page_size) const;
@@ -152,6 +157,7 @@ class Model {
 
   ModelConfig config_;
   kernels::DType dtype_ = kernels::DType::kF32;
+  kernels::DType kv_dtype_ = kernels::DType::kF32;
   Quantization quantization_ = Quantization::kNone;
   const kernels::Backend* backend_ = nullptr;
   kernels::ThreadPool* pool_ = nullptr;

@@ -30,6 +30,18 @@ double gib(std::uint64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
 }
 
+kernels::DType choose_kv_dtype(args::KvCacheDType choice, kernels::DType dtype) {
+  switch (choice) {
+    case args::KvCacheDType::kFp8E5m2:
+      return kernels::DType::kFp8E5m2;
+    case args::KvCacheDType::kFp8E4m3:
+      return kernels::DType::kFp8E4m3;
+    case args::KvCacheDType::kAuto:
+      break;
+  }
+  return dtype;
+}
+
 kernels::DType choose_dtype(args::DType choice, const model::ModelConfig& config) {
   switch (choice) {
     case args::DType::kFloat16:
@@ -102,7 +114,7 @@ void size_buffers(const args::Arguments& args, const Knobs& knobs, WorkerPlan& p
                                    {.backend = plan.backend,
                                     .weight_dtype = plan.dtype,
                                     .quantization = plan.quantization,
-                                    .kv_dtype = plan.dtype,
+                                    .kv_dtype = plan.kv_dtype,
                                     .limits = plan.limits,
                                     .page_size = plan.page_size});
 }
@@ -261,6 +273,7 @@ Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_b
   TANDEM_TRY(plan.config, model::read_config(folder, args.model.json_model_override_args));
   TANDEM_TRY(plan.context_length, choose_context(args.model, plan.config));
   plan.dtype = choose_dtype(args.model.dtype, plan.config);
+  plan.kv_dtype = choose_kv_dtype(args.kv_cache.kv_cache_dtype, plan.dtype);
   plan.quantization = choose_quantization(args.model);
   plan.memory_bytes = memory_bytes;
   plan.fraction = args.kv_cache.mem_fraction_static;

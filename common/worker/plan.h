@@ -20,6 +20,7 @@ struct WorkerPlan {
   model::ModelConfig config;
   const kernels::Backend* backend = nullptr;
   kernels::DType dtype = kernels::DType::kBf16;
+  kernels::DType kv_dtype = kernels::DType::kBf16;
   model::Quantization quantization = model::Quantization::kNone;
   model::PassLimits limits;
   model::MemoryPlan memory;

@@ -69,7 +69,7 @@ std::string pool_formula(const WorkerPlan& plan) {
       c.layer_count,
       c.kv_head_count,
       c.head_dim,
-      kernels::dtype_bytes(plan.dtype));
+      kernels::dtype_bytes(plan.kv_dtype));
 }
 
 }  // namespace

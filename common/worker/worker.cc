@@ -148,6 +148,7 @@ Status Worker::load(const args::Arguments& args,
   options.dtype = plan.dtype == kernels::DType::kF32   ? model::DTypeChoice::kF32
                   : plan.dtype == kernels::DType::kF16 ? model::DTypeChoice::kF16
                                                        : model::DTypeChoice::kBf16;
+  options.kv_dtype = plan.kv_dtype;
   options.override_json = args.model.json_model_override_args;
   options.dummy_weights = args.model.load_format == args::LoadFormat::kDummy;
   options.dummy_seed = args.runtime.random_seed;
@@ -193,7 +194,7 @@ void Worker::describe(const args::Arguments& args,
   info_.model_digest = model_->digest().hex();
   info_.page_size = static_cast<std::int32_t>(plan.page_size);
   info_.dtype = std::string(kernels::dtype_name(plan.dtype));
-  info_.kv_cache_dtype = info_.dtype;
+  info_.kv_cache_dtype = std::string(kernels::dtype_name(plan.kv_dtype));
   info_.numerics_family = model_->numerics();
   info_.version = args::Environment::system().version;
   info_.http_address = addresses.host + ":" + std::to_string(addresses.http_port);

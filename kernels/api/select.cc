@@ -78,7 +78,9 @@ const Backend* select(Family requested, std::string* reason) {
   if (requested == Family::kAvx512 && have.avx512) return &kAvx512;
   if (requested == Family::kAvx512Bf16 && have.avx512_bf16) {
     static const CpuBackend kBf16(
-        Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
+        Family::kAvx512Bf16,
+        cpu::kBf16Numerics,
+        have.avx512_vbmi ? cpu::avx512_bf16_vbmi_kernels() : cpu::avx512_bf16_kernels());
     return &kBf16;
   }
   if (requested == Family::kAmx && have.amx) {

@@ -1,8 +1,21 @@
 """Model, numbers, kernels, threads: what a worker loads and computes with."""
 import json
+import re
+import struct
 
 from effects import (DEMO_MODEL, LONG, MODEL, chat_tokens, generate, greedy, http, model_folder, notes, plan_line,
                      refused, threads_named)
+
+
+def add_tensor(file, name, data, shape):
+    """One more f32 tensor in a safetensors file."""
+    raw = file.read_bytes()
+    size, = struct.unpack("<Q", raw[:8])
+    header, body = json.loads(raw[8:8 + size]), raw[8 + size:]
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + body + data)
 
 
 def test_model_path(cluster, run):
@@ -109,10 +122,31 @@ def test_grammar_backend(cluster, run):
         assert status == 400 and "--grammar-backend is none" in answer["error"]["message"], answer
 
 
-def test_kv_cache_dtype(run):
+def test_kv_cache_dtype(cluster, run, tmp_path):
+    """Twice the tokens in the same memory, nearly the same answers, and no scale that is passed over."""
+    def pages(*words):
+        # More tokens than memory holds, so that memory is what limits the pool.
+        code, out, err = run("prefill-server", *MODEL, "--dtype", "bfloat16", "--max-total-tokens", 2_000_000_000,
+                             "--mem-fraction-static", "0.02", *words, "--dry-run")
+        assert code == 0, err
+        return int(re.search(r"  KV pool +\d+ bytes  (\d+) pages", out)[1])
+    whole = cluster.unified("--dtype", "bfloat16")
     for name in ("fp8_e5m2", "fp8_e4m3"):
-        assert f"argument --kv-cache-dtype: {name} is known, but not built yet" in refused(
-            run, "prefill-server", *MODEL, "--kv-cache-dtype", name)
+        assert 1.98 < pages("--kv-cache-dtype", name) / pages() < 2.02, name
+        server = cluster.unified("--dtype", "bfloat16", "--kv-cache-dtype", name)
+        assert plan_line(server)["kv_cache_dtype"] == name and plan_line(whole)["kv_cache_dtype"] == "bf16"
+        prompt = {"text": LONG * 4, "sampling_params": greedy(1), "return_logprob": True, "logprob_start_len": 0}
+        ours, exact = ([logprob for logprob, *_ in generate(each.url, **prompt)["meta_info"]["input_token_logprobs"]
+                        if logprob is not None] for each in (server, whole))
+        errors = [abs(a - b) for a, b in zip(ours, exact)]
+        # A model that knows its answers by heart is less sure of other texts; test_quantization.py asks it what it knows.
+        assert 0 < sum(errors) / len(errors) < 2, (name, errors)
+    scaled = model_folder(tmp_path / "scaled")
+    add_tensor(scaled / "model.safetensors", "model.layers.0.self_attn.k_proj.k_scale", b"\0\0\x80?", [1])
+    code, _, err = run("prefill-server", "--model-path", scaled, "--kv-cache-dtype", "fp8_e4m3", "--port", 0)
+    assert code == 1 and "argument --kv-cache-dtype: fp8_e4m3: the checkpoint scales keys and values" in err, err
+    assert "k_proj.k_scale" in err and "use --kv-cache-dtype auto" in err, err
+    assert generate(cluster.unified(model=scaled).url, text="Hello", sampling_params=greedy(1))["output_ids"]
 
 
 def test_random_seed(cluster):

@@ -114,7 +114,7 @@ def test_both_kinds_of_8_bit_weights_share_the_peers_runs(peers, monkeypatch):
     made = []
 
     class Ours(Contender):
-        def __init__(self, _, __, quantization, *___):
+        def __init__(self, _, __, quantization, *___, **____):
             super().__init__(peers, quantization, [100] * 99)
 
     class Peer(Contender):
@@ -136,7 +136,9 @@ def test_both_kinds_of_8_bit_weights_share_the_peers_runs(peers, monkeypatch):
     names = [row["row"] for row in ctx.rows]
     assert [n for n in names if "int8wo" in n] == [f"engine 8-bit weights (int8wo) {load}" for load in (
         "prefill 512", "decode 1 stream, context 128", "decode 32 streams, context 128")]
-    assert sum(n.startswith("engine 8-bit w8a8 ") for n in names) == 4 and all(row["ratio"] == 2 for row in ctx.rows)
+    assert [n for n in names if "KV" in n] == [f"engine 8-bit w8a8 with 8-bit KV {load}" for load in (
+        "decode 1 stream, context 2048", "decode 32 streams, context 128")]
+    assert sum(n.startswith("engine 8-bit w8a8 ") for n in names) == 6 and all(row["ratio"] == 2 for row in ctx.rows)
     # Four loads in two turns, whatever the number of rows.
     assert [(peer.kind, peer.asked) for peer in made] == [(("dense600", "q8_0"), 8), (("dense600", "int8"), 8)]
 

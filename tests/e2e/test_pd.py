@@ -116,7 +116,8 @@ def test_a_request_that_ends_with_its_first_token(cluster):
 
 @pytest.mark.parametrize("flag,values,reason", [
     ("--page-size", ("16", "32"), "page_size: prefill has 16, decode has 32"),
-    ("--dtype", ("float32", "bfloat16"), 'dtype: prefill has "f32", decode has "bf16"'),
+    ("--dtype", ("float32", "bfloat16"), 'kv_cache_dtype: prefill has "f32", decode has "bf16"'),
+    ("--kv-cache-dtype", ("fp8_e4m3", "fp8_e5m2"), 'kv_cache_dtype: prefill has "fp8_e4m3", decode has "fp8_e5m2"'),
 ])
 def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag, values, reason):
     prefill = cluster.prefill(flag, values[0], wait=False)

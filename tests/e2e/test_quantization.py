@@ -30,6 +30,19 @@ def result(answer):
     return answer["output_ids"], meta["output_token_logprobs"], meta["input_token_logprobs"]
 
 
+def right_of_20(server):
+    """The demo model answers questions by heart: most answers survive rounding."""
+    questions = [json.loads(line) for line in (DEMO_MODEL / "eval.jsonl").read_text().splitlines()]
+    wanted = [json.loads(line) for line in (DEMO_MODEL / "eval_reference.jsonl").read_text().splitlines()]
+    right = 0
+    for i in random.Random(3).sample(range(len(questions)), 20):
+        status, got, _ = http("POST", server.url + "/v1/chat/completions", {
+            "model": "default", "messages": questions[i]["messages"], "temperature": 0, "max_tokens": 128})
+        assert status == 200, got
+        right += got["choices"][0]["message"]["content"] == wanted[i]["text"]
+    return right
+
+
 @pytest.mark.parametrize("name", FLAGS)
 def test_weights_shrink_and_answers_stay(cluster, name):
     whole = cluster.unified("--dtype", "bfloat16")
@@ -41,17 +54,7 @@ def test_weights_shrink_and_answers_stay(cluster, name):
         assert plan(small)[same] == plan(whole)[same], same
     assert small.info()["page_bytes"] == whole.info()["page_bytes"], "the KV layout is that of the float model"
     assert f"+{name}{VERSION[name]}/" in small.info()["numerics_family"]
-    # The demo model answers questions by heart: most answers survive the rounding of its weights.
-    questions = [json.loads(line) for line in (DEMO_MODEL / "eval.jsonl").read_text().splitlines()]
-    wanted = [json.loads(line) for line in (DEMO_MODEL / "eval_reference.jsonl").read_text().splitlines()]
-    right = 0
-    picked = random.Random(3).sample(range(len(questions)), 20)
-    for i in picked:
-        status, got, _ = http("POST", small.url + "/v1/chat/completions", {
-            "model": "default", "messages": questions[i]["messages"], "temperature": 0, "max_tokens": 128})
-        assert status == 200, got
-        right += got["choices"][0]["message"]["content"] == wanted[i]["text"]
-    assert right >= 16, right
+    assert right_of_20(small) >= 16
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -82,3 +85,18 @@ def test_both_flags_at_once_are_refused(cluster):
                            "--quantization", "w8a8_int8", wait=False)
     assert server.process.wait(60) == 2
     assert "--torchao-config: excludes --quantization" in server.text()
+
+
+@pytest.mark.parametrize("kv", ["fp8_e5m2", "fp8_e4m3"])
+def test_keys_and_values_of_8_bit_are_half_and_the_same_in_two_processes(cluster, kv):
+    words = ("--dtype", "bfloat16", "--page-size", "4")
+    whole = cluster.unified(*words)
+    unified = cluster.unified(*words, "--kv-cache-dtype", kv, "--compute-threads", "1")
+    router, _, decode = cluster.pd(*words, "--kv-cache-dtype", kv, "--chunked-prefill-size", "32",
+                                   "--compute-threads", "2")
+    assert 2 * unified.info()["page_bytes"] == whole.info()["page_bytes"]
+    assert unified.info()["numerics_family"] == whole.info()["numerics_family"].removesuffix("bf16") + kv
+    assert right_of_20(unified) >= 16
+    for request in asked(10, seed=5):
+        assert result(generate(unified.url, **request)) == result(generate(router.url, **request))
+    assert decode[0].info()["disaggregation"]["landed_bytes"] > 0

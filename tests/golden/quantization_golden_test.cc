@@ -5,7 +5,7 @@
 // survives noise. Bounds are of |logprob - reference| over all prompt tokens of a model: the root
 // mean square, the 90 % quantile and the largest, about 1.3 times the worst that was measured.
 // Everything else (KV, embeddings) is as the dtype says: float32, or bfloat16 as the checkpoints
-// are.
+// are. The same of keys and values of 8 bit, beside weights that are not quantised.
 #include "kernels/api/backend.h"
 #include "tests/golden/golden_reader.h"
 #include "tests/golden/model_runner.h"
@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -26,12 +27,15 @@ struct Bound {
   double rms;
   double p90;
   double max;
+  std::optional<kernels::DType> kv_dtype = {};
 };
 
 constexpr Bound kBounds[] = {
     {model::Quantization::kInt8WeightOnly, 0.12, 0.19, 0.7},
     {model::Quantization::kInt4WeightOnly128, 1.55, 2.6, 8.6},
     {model::Quantization::kW8A8Int8, 0.19, 0.31, 1.3},
+    {model::Quantization::kNone, 0.32, 0.52, 2.6, kernels::DType::kFp8E4m3},
+    {model::Quantization::kNone, 0.62, 1.02, 3.4, kernels::DType::kFp8E5m2},
 };
 
 /// Rounding may send a token to another expert (one logit of a router among eight, random here), so
@@ -40,6 +44,8 @@ constexpr Bound kExpertBounds[] = {
     {model::Quantization::kInt8WeightOnly, 0.16, 0.13, 3.2},
     {model::Quantization::kInt4WeightOnly128, 1.4, 2.2, 7.0},
     {model::Quantization::kW8A8Int8, 0.28, 0.22, 4.1},
+    {model::Quantization::kNone, 0.40, 0.35, 5.4, kernels::DType::kFp8E4m3},
+    {model::Quantization::kNone, 0.65, 0.66, 4.8, kernels::DType::kFp8E5m2},
 };
 
 struct DTypeRow {
@@ -53,8 +59,10 @@ constexpr DTypeRow kDTypes[] = {{"float32", model::DTypeChoice::kF32},
 using Param = std::tuple<const char*, Bound, DTypeRow, kernels::Family>;
 
 std::string param_name(const testing::TestParamInfo<Param>& info) {
+  const Bound& bound = std::get<1>(info.param);
   std::string name = std::string(std::get<0>(info.param)) + "_" +
-                     std::string(model::quantization_name(std::get<1>(info.param).quantization)) +
+                     std::string(bound.kv_dtype ? kernels::dtype_name(*bound.kv_dtype)
+                                                : model::quantization_name(bound.quantization)) +
                      "_" + std::get<2>(info.param).name + "_" +
                      std::string(kernels::family_name(std::get<3>(info.param)));
   std::replace(name.begin(), name.end(), '-', '_');
@@ -72,6 +80,7 @@ TEST_P(QuantizationGolden, PromptLogprobsStayWithinTheStatedBound) {
   const kernels::Backend* backend = kernels::select(family, nullptr);
   auto loaded = model::Model::load({.folder = folder,
                                     .dtype = dtype.choice,
+                                    .kv_dtype = bound.kv_dtype,
                                     .quantization = bound.quantization,
                                     .override_json = "",
                                     .backend = backend,

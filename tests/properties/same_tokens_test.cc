@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -44,6 +45,7 @@ struct Serving {
   std::int64_t logit_rows = 256;
   kernels::Family family = kernels::Family::kAuto;
   model::DTypeChoice dtype = model::DTypeChoice::kAuto;
+  std::optional<kernels::DType> kv_dtype = {};
   model::Quantization quantization = model::Quantization::kNone;
 };
 
@@ -58,6 +60,7 @@ class Server {
     load.dummy_weights = !setup.config_folder.empty();
     load.folder = load.dummy_weights ? setup.config_folder : TANDEM_SOURCE_DIR "/assets/demo-model";
     load.dtype = setup.dtype;
+    load.kv_dtype = setup.kv_dtype;
     load.quantization = setup.quantization;
     load.backend = backend;
     load.pool = &pool_;
@@ -245,6 +248,17 @@ TEST(SameTokensSpecial, InEveryKernelFamilyAndDtype) {
       SCOPED_TRACE(std::string(kernels::family_name(family)) +
                    (dtype == model::DTypeChoice::kF32 ? " f32" : " bf16"));
       expect_same_in_company({.name = "family", .family = family, .dtype = dtype}, few_of(family));
+    }
+  }
+}
+
+TEST(SameTokensSpecial, WithKeysAndValuesOf8BitInEveryKernelFamily) {
+  for (const kernels::Family family : kernels::available_families()) {
+    for (const auto kv_dtype : {kernels::DType::kFp8E5m2, kernels::DType::kFp8E4m3}) {
+      SCOPED_TRACE(std::string(kernels::family_name(family)) + " " +
+                   std::string(kernels::dtype_name(kv_dtype)));
+      expect_same_in_company({.name = "bytes", .family = family, .kv_dtype = kv_dtype},
+                             few_of(family));
     }
   }
 }

@@ -15,11 +15,25 @@ from peers import setup
 from peers.common import NotHere, Skip, end_group, end_with_parent, json_lines, median, must, pinned, spoiled
 
 DENSE, EXPERTS = "dense600", "moe700"
-# Name, --quantization of ours, llama.cpp's type, OpenVINO's kind.
-BF16 = ("bf16", "none", "bf16", "bf16")
-BIT8 = ("8-bit w8a8", "w8a8_int8", "q8_0", "int8")
-BIT8_WEIGHTS = ("8-bit weights (int8wo)", "int8wo", "q8_0", "int8")
-BIT4 = ("4-bit", "int4wo-128", "q4_0", "int4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Weights, and keys and values, of ours and of what is compared with them."""
+    name: str
+    ours: str               # --quantization
+    llama: str
+    openvino: str
+    kv_dtype: str = None    # --kv-cache-dtype of ours
+
+
+BF16 = Kind("bf16", "none", "bf16", "bf16")
+BIT8 = Kind("8-bit w8a8", "w8a8_int8", "q8_0", "int8")
+BIT8_WEIGHTS = Kind("8-bit weights (int8wo)", "int8wo", "q8_0", "int8")
+BIT4 = Kind("4-bit", "int4wo-128", "q4_0", "int4")
+# OpenVINO keeps keys and values in 8 bit, whatever the weights are, unless it is told otherwise; so do ours here.
+BF16_KV8 = dataclasses.replace(BF16, name="bf16 with 8-bit KV", kv_dtype="fp8_e4m3")
+BIT8_KV8 = dataclasses.replace(BIT8, name="8-bit w8a8 with 8-bit KV", kv_dtype="fp8_e4m3")
 LONG_STEPS, STEPS, WARM_STEPS = 32, 48, 8
 RUNS = 3        # within a turn, as ours at least; the one in the middle counts
 # A guest gives the memory of a process that has ended back to its hypervisor 2 s later (free page reporting), which takes
@@ -36,6 +50,9 @@ ROWS = [
     # Activations stay 16 bit there; held to what is wanted of 8 bit all the same.
     (BIT8_WEIGHTS, "prefill:512", 0.25, 3.0), (BIT8_WEIGHTS, "decode:128:1", 0.88, 1.35),
     (BIT8_WEIGHTS, "decode:128:32", 0.60, 2.8),
+    # The ratios that are wanted with keys and values of 16 bit; no share is, since their limit is another one.
+    (BF16_KV8, "decode:2048:1", None, 1.5), (BF16_KV8, "decode:128:32", None, 2.0),
+    (BIT8_KV8, "decode:2048:1", None, 2.4), (BIT8_KV8, "decode:128:32", None, 2.8),
 ]
 # Forced instruction sets: ours, llama.cpp's variant.
 FAMILIES = [("avx512", "avx512"), ("avx2", "avx2")]
@@ -58,10 +75,11 @@ def title(load):
 
 
 class Ours:
-    def __init__(self, ctx, weights, quantization, family="auto"):
+    def __init__(self, ctx, weights, quantization, family="auto", kv_dtype=None):
         self.ctx, self.name = ctx, f"ours, {family}"
         self.command = [*pinned(ctx.cpus), ctx.build / "engine_bench", *weights.for_bench(), "--threads", len(ctx.cpus),
-                        "--quantization", quantization, "--family", family]
+                        "--quantization", quantization, "--family", family,
+                        *(["--kv-cache-dtype", kv_dtype] if kv_dtype else [])]
         self.weights, self.quantization, self.family = weights, quantization, family
         self.begin_row()
 
@@ -324,23 +342,22 @@ def compare_rows(ctx, contestants, makers, remark=None):
 def measure(ctx):
     """Every engine row of the table."""
     weights = setup.weights(ctx, DENSE)
-    for kinds in ((BF16,), (BIT8, BIT8_WEIGHTS), (BIT4,)):
-        contestants = [Contestant(f"engine {kind[0]}", Ours(ctx, weights, kind[1]),
+    for kinds in ((BF16, BF16_KV8), (BIT8, BIT8_WEIGHTS, BIT8_KV8), (BIT4,)):
+        contestants = [Contestant(f"engine {kind.name}", Ours(ctx, weights, kind.ours, kv_dtype=kind.kv_dtype),
                                   {load: (share, want) for k, load, share, want in ROWS if k is kind}) for kind in kinds]
-        _, _, gguf, openvino = kinds[0]
-        compare_rows(ctx, contestants, {Llama.name: lambda gguf=gguf: Llama(ctx, DENSE, gguf),
-                                        OpenVino.name: lambda openvino=openvino: OpenVino(ctx, DENSE, openvino)})
+        compare_rows(ctx, contestants, {Llama.name: lambda kind=kinds[0]: Llama(ctx, DENSE, kind.llama),
+                                        OpenVino.name: lambda kind=kinds[0]: OpenVino(ctx, DENSE, kind.openvino)})
     # No goal is set for these: the peer's usual format has more bits where it is slow with them.
-    compare_rows(ctx, [Contestant(f"engine {BIT4[0]} beside a head of 4 bit, too:", Ours(ctx, weights, BIT4[1]),
+    compare_rows(ctx, [Contestant(f"engine {BIT4.name} beside a head of 4 bit, too:", Ours(ctx, weights, BIT4.ours),
                                   {"decode:128:1": (None, None)})],
                  {f"{Llama.name} (Q4_0 --pure)": lambda: Llama(ctx, DENSE, "q4_0-pure", name="Q4_0 --pure")})
     for family, variant in FAMILIES:
         compare_rows(ctx, [Contestant(f"engine bf16 {family} forced", Ours(ctx, weights, "none", family),
                                       {"prefill:512": (0.60, 1.3), "decode:128:1": (0.85, 1.3)})],
                      {Llama.name: lambda variant=variant: Llama(ctx, DENSE, "bf16", variant)})
-    experts = Contestant(f"engine MoE {BIT8[0]}", None, {"decode:128:1": (None, 1.8)})
+    experts = Contestant(f"engine MoE {BIT8.name}", None, {"decode:128:1": (None, 1.8)})
     if ctx.wants(experts.name("decode:128:1")):
-        experts.ours = Ours(ctx, setup.weights(ctx, EXPERTS), BIT8[1])
+        experts.ours = Ours(ctx, setup.weights(ctx, EXPERTS), BIT8.ours)
         compare_rows(ctx, [experts], {Llama.name: lambda: Llama(ctx, EXPERTS, "q8_0")})
     # What the promise of the same tokens costs: one family for every load, against the one that is fastest for it.
     ours = Ours(ctx, weights, "none")

@@ -56,7 +56,7 @@ def finish(client, seconds=300):
 def under_long_prompts(ctx, weights, apart):
     """Inter-token times of running streams while long prompts come, which want one token each."""
     with Servers() as servers:
-        fleet = Fleet(ctx, servers, weights, engine.BIT8[1], apart, own_cores=True)
+        fleet = Fleet(ctx, servers, weights, engine.BIT8.ours, apart, own_cores=True)
         fleet.run(STREAM_PROMPT, 8, STREAMS, "--seed", 3)
         streams = fleet.client(STREAM_PROMPT, STREAM_NEW, STREAMS, "--seed", 5)
         try:
@@ -90,7 +90,7 @@ def settle(fleets):
 def first_token(ctx, name, weights):
     runs = {True: [], False: []}
     with Servers() as servers:
-        fleets = {apart: Fleet(ctx, servers, weights, engine.BF16[1], apart, own_cores=False) for apart in (True, False)}
+        fleets = {apart: Fleet(ctx, servers, weights, engine.BF16.ours, apart, own_cores=False) for apart in (True, False)}
         for fleet in fleets.values():
             fleet.run(TTFT_PROMPT, 3, 1, "--seed", 3)
         for turn in range(2 * ctx.rounds):
@@ -109,7 +109,7 @@ def second_token(ctx, name, weights):
     gaps = {}
     for apart in (True, False):
         with Servers() as servers:
-            fleet = Fleet(ctx, servers, weights, engine.BF16[1], apart, own_cores=True)
+            fleet = Fleet(ctx, servers, weights, engine.BF16.ours, apart, own_cores=True)
             # New prompts, for which the decode worker has memory that nobody has used.
             gaps[apart] = [fleet.run(LONG, 2, 1, "--seed", 200 + turn)["median_itl_ms"] for turn in range(2 * ctx.rounds)]
     ctx.details.append({"load": name, "apart": gaps[True], "unified": gaps[False]})

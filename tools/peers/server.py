@@ -62,7 +62,8 @@ def started(start):
 def start_up(ctx):
     """Process start to first token and resident memory, warm page cache, bf16 and 8 bit; ours and the peer in turn."""
     weights = setup.weights(ctx, engine.DENSE)
-    for (label, mine, theirs, _), wants in ((engine.BF16, (3.0, 1.25)), (engine.BIT8, (None, None))):
+    for kind, wants in ((engine.BF16, (3.0, 1.25)), (engine.BIT8, (None, None))):
+        label, mine, theirs = kind.name, kind.ours, kind.llama
         figures = [row for row in zip((0, 1), ("process start to first token", "resident memory"), ("s", "MiB"), wants)
                    if ctx.wants(f"server {label} {row[1]}")]
         if not figures:
@@ -109,7 +110,7 @@ def streaming(ctx):
     names = [f"server {CLIENTS} clients {what}" for what in ("output", "p99 inter-token", "median time to first token")]
     if not any(ctx.wants(n) for n in names):
         return
-    label, mine, theirs, _ = engine.BIT8
+    label, mine, theirs = engine.BIT8.name, engine.BIT8.ours, engine.BIT8.llama
     weights = setup.weights(ctx, engine.DENSE)
 
     def loaded(name, start):

@@ -1,5 +1,5 @@
-// Causal attention over paged keys and values, bf16 or of 8 bit (as bf16), on AMX tiles: up to kRows query rows of one kv
-// head, or one token's rows of several.
+// Causal attention over paged keys and values, bf16 or of 8 bit (as bf16), on AMX tiles: up to
+// kRows query rows of one kv head, or one token's rows of several.
 //
 // Idea: queries are A tiles, a row each, and keys are B tiles once they are turned, which all rows
 // share. So scores come out as [row][position], and 32 of them become a line of an A tile of

@@ -4,6 +4,7 @@
 #include "kernels/cpu/amx/attention.h"
 #include "kernels/cpu/amx/emulated.h"
 #include "kernels/cpu/amx/linear.h"
+#include "kernels/cpu/avx512/vbmi.h"
 #include "kernels/cpu/avx512/vec.h"
 
 namespace tandem::kernels::cpu {
@@ -59,7 +60,7 @@ struct HardwareTiles {
 };
 
 /// What attention needs beyond. Assembly where the flags of this file do not have an instruction.
-struct Avx512TileVec : Avx512Vec {
+struct Avx512TileVec : WithVbmi<Avx512Vec> {
   static Int int_broadcast(std::uint32_t word) { return _mm512_set1_epi32(static_cast<int>(word)); }
 
   static Int int_or(Int a, Int b) { return _mm512_or_si512(a, b); }

@@ -170,8 +170,8 @@ class TokenAttention {
     std::size_t stride;
   };
 
-  /// 16 keys from `position` on: where they are if one page holds them as bf16, or a copy, zeros for
-  /// positions that nobody sees. `side`: of the two copies there may be.
+  /// 16 keys from `position` on: where they are if one page holds them as bf16, or a copy, zeros
+  /// for positions that nobody sees. `side`: of the two copies there may be.
   KeyTile key_tile(std::size_t position, std::size_t head, std::size_t side) {
     const std::size_t offset = head * tile_.kv_head_stride;
     const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&

@@ -143,8 +143,7 @@ struct Avx2Vec {
       const __m128i magnitude = _mm_and_si128(words, _mm_set1_epi16(0x7f));
       const __m128i sign = _mm_slli_epi16(_mm_and_si128(words, _mm_set1_epi16(0x80)), 8);
       const __m256 wide = _mm256_cvtph_ps(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign));
-      const __m256i scaled =
-          _mm256_castps_si256(_mm256_mul_ps(wide, _mm256_set1_ps(256.0F)));
+      const __m256i scaled = _mm256_castps_si256(_mm256_mul_ps(wide, _mm256_set1_ps(256.0F)));
       const __m256i is_nan =
           _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));
       const __m256i nan = _mm256_and_si256(is_nan, _mm256_set1_epi32(0x7fe00000));

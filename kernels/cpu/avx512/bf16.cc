@@ -2,6 +2,7 @@
 // of int8 and int4 ones on VPDPBUSD (every processor with the former has the latter).
 #include "kernels/cpu/avx512/bf16.h"
 
+#include "kernels/cpu/avx512/vbmi.h"
 #include "kernels/cpu/avx512/vnni.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/bf16.h"
@@ -93,6 +94,12 @@ Kernels avx512_bf16_kernels() {
   kernels.linear = &linear;
   kernels.attention = &AttentionByRows<Avx512Bf16Vec>::run;
   kernels.attention_rows = &AttentionByRows<Avx512Bf16Vec>::most_rows;
+  return kernels;
+}
+
+Kernels avx512_bf16_vbmi_kernels() {
+  Kernels kernels = avx512_bf16_kernels();
+  kernels.attention = &AttentionByRows<WithVbmi<Avx512Bf16Vec>>::run;
   return kernels;
 }
 

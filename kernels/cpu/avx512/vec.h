@@ -125,9 +125,8 @@ struct Avx512Vec {
     const Int rebias = _mm512_set1_epi16((127 - (kE5m2 ? 15 : 7)) << 7);
     Int half = _mm512_add_epi16(_mm512_slli_epi16(magnitude, kE5m2 ? 5 : 4), rebias);
     // k 2^-16, or k 2^-9
-    const Int small =
-        kE5m2 ? _mm512_set4_epi32(0, 0, 0x38403800, 0x37800000)
-              : _mm512_set4_epi32(0x3c603c40, 0x3c203c00, 0x3bc03b80, 0x3b000000);
+    const Int small = kE5m2 ? _mm512_set4_epi32(0, 0, 0x38403800, 0x37800000)
+                            : _mm512_set4_epi32(0x3c603c40, 0x3c203c00, 0x3bc03b80, 0x3b000000);
     const __mmask32 is_small = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(kE5m2 ? 4 : 8));
     half = _mm512_mask_permutexvar_epi16(half, is_small, magnitude, small);
     if constexpr (kE5m2) {

@@ -72,7 +72,7 @@ class Attention {
   /// Rows of 8 bit are copied before they are used: of several tokens those of a block, of one
   /// those of a unit.
   void point_to_copies(std::byte* room) {
-    copies_ = reinterpret_cast<const std::byte**>(room);
+    copies_ = reinterpret_cast<std::byte**>(room);
     std::byte* rows = room + kCopies * sizeof(void*);
     const std::size_t different = tile_.tokens == 1 ? Keys::kStrideMost : kCopies;
     for (std::size_t j = 0; j < kCopies; ++j)
@@ -87,8 +87,7 @@ class Attention {
     for (std::size_t j = positions.begin; j < positions.end; ++j) {
       for (std::size_t at = 0; at < dim_; at += 64)
         keys_.template ask<1>(keys_.ahead + j, at);
-      ByteRows<V>::widen(
-          keys_.row[j] + offset, tile_.dtype, dim_, const_cast<std::byte*>(copies_[j]));
+      ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, dim_, copies_[j]);
     }
   }
 
@@ -360,8 +359,7 @@ class Attention {
         sum_pair_rows<2, 4>(row, asks(), offset, positions);
         row += 2;
       }
-      if (row < rows.end)
-        sum_row_pairs(row, asks(), offset, Keys::overlap(seen_[row], positions));
+      if (row < rows.end) sum_row_pairs(row, asks(), offset, Keys::overlap(seen_[row], positions));
       return;
     }
     for (; row + 4 <= rows.end; row += 4)
@@ -587,13 +585,13 @@ class Attention {
   Keys keys_;
   const std::byte* const* at_ = nullptr;  // rows that are computed with
   std::size_t value_offset_ = 0;          // from one of them to its value
-  const std::byte** copies_ = nullptr;    // [kCopies] rows as bf16, of rows of 8 bit
-  float* q_;            // [rows][padded_dim]
-  float* merged_;       // [rows][padded_dim], O
-  float* part_;         // [rows][padded_dim], o
-  float* scores_;       // [rows][kKeyBlock]
-  std::byte* q_pairs_;  // [rows][padded_dim] bf16
-  std::byte* weights_;  // [rows][kScoreStride] bf16
+  std::byte** copies_ = nullptr;          // [kCopies] rows as bf16, of rows of 8 bit
+  float* q_;                              // [rows][padded_dim]
+  float* merged_;                         // [rows][padded_dim], O
+  float* part_;                           // [rows][padded_dim], o
+  float* scores_;                         // [rows][kKeyBlock]
+  std::byte* q_pairs_;                    // [rows][padded_dim] bf16
+  std::byte* weights_;                    // [rows][kScoreStride] bf16
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
   bool started_[kTileRows];

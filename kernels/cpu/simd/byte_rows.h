@@ -12,9 +12,7 @@ template <class V>
 struct ByteRows {
   using Int = typename V::Int;
 
-  static bool are(DType dtype) {
-    return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
-  }
+  static bool are(DType dtype) { return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3; }
 
   /// 32 values.
   static inline __attribute__((always_inline)) Int halves(const std::byte* from, DType dtype) {

@@ -1,5 +1,5 @@
-// Attention of many query rows over bf16 keys, or keys of 8 bit that become bf16, by products of pairs, with the bits of
-// simd/attention.h, which takes few.
+// Attention of many query rows over bf16 keys, or keys of 8 bit that become bf16, by products of
+// pairs, with the bits of simd/attention.h, which takes few.
 //
 // Idea: 16 rows are the lanes of a group. A pair of a key's dimensions is broadcast to all lanes,
 // so that the 16 sums of a score, which simd/attention.h has side by side in a vector, are vectors
@@ -358,12 +358,12 @@ class PairAttention {
   Keys keys_;
   const std::byte* const* at_;  // rows of keys that are computed with
   const std::byte** copies_;    // [kCopies] keys as bf16, of keys of 8 bit
-  std::byte* q_;        // [group][pair of dimensions][row]
-  std::byte* values_;   // see interleave()
-  std::byte* weights_;  // [group][pair of positions][row]
-  float* scores_;       // [group][kScores][row]
-  float* part_;         // [row][dim], o
-  float* merged_;       // [row][dim], O
+  std::byte* q_;                // [group][pair of dimensions][row]
+  std::byte* values_;           // see interleave()
+  std::byte* weights_;          // [group][pair of positions][row]
+  float* scores_;               // [group][kScores][row]
+  float* part_;                 // [row][dim], o
+  float* merged_;               // [row][dim], O
 };
 
 /// Attention of a family with products of pairs: as lanes where rows fill a group and more.

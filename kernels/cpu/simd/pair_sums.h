@@ -19,8 +19,9 @@ struct PairSums {
   static constexpr std::size_t kWeightStride = kKeyBlock + 16;
 
   /// Adds the products of R rows of q, `q_stride` elements apart, with the C keys from `position`
-  /// on, of which `key_rows` says where they are. kDim: the number of dimensions where it is a common one, or 0. Some keys at a time: their
-  /// lines are read and asked for nearly in the order of memory, and one load of q serves them.
+  /// on, of which `key_rows` says where they are. kDim: the number of dimensions where it is a
+  /// common one, or 0. Some keys at a time: their lines are read and asked for nearly in the order
+  /// of memory, and one load of q serves them.
   template <int R, int C, bool kAsk, std::size_t kDim, int kFirst = 0>
   static inline __attribute__((always_inline)) void dot(const KeyRows<V>& keys,
                                                         const std::byte* const* key_rows,
