@@ -18,15 +18,17 @@
 // decode, in the engine before its first op and after its last one, and between ops, less what
 // reading the clock takes.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
-//                [--context N]... [--streams N]... [--row ROW]... [--budget SECONDS]
-//                [--share-pages]
+//                [--kv-cache-dtype NAME] [--context N]... [--streams N]... [--row ROW]...
+//                [--budget SECONDS] [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
-// or w8a8_int8; several give one set of rows each. --share-pages: the pool is as a prefill worker
+// or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3, which
+// rows name. --share-pages: the pool is as a prefill worker
 // has it, memory that other processes can map.
 #include "common/engine/engine.h"
 
 #include "bench/bounds.h"
+#include "bench/engine_flags.h"
 #include "bench/limits.h"
 #include "bench/random_tokens.h"
 #include "bench/timed_backend.h"
@@ -39,118 +41,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace tandem::bench {
 namespace {
-
-constexpr model::Quantization kQuantizations[] = {model::Quantization::kNone,
-                                                  model::Quantization::kInt8WeightOnly,
-                                                  model::Quantization::kInt4WeightOnly128,
-                                                  model::Quantization::kW8A8Int8};
-
-/// One load: prefill of a prompt when `streams` is 0, else decode of that many streams.
-struct Load {
-  std::int32_t context = 0;
-  std::int32_t streams = 0;
-};
-
-struct Flags {
-  std::string folder = TANDEM_DEMO_MODEL;
-  bool dummy = false;
-  bool share_pages = false;
-  std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
-  kernels::Family family = kernels::Family::kAuto;
-  std::optional<kernels::DType> kv_dtype;  ///< unset: that of the weights
-  std::vector<model::Quantization> quantizations;
-  std::vector<std::int32_t> contexts;
-  std::vector<std::int32_t> streams;
-  std::vector<Load> rows;
-  double budget_s = 1.0;
-};
-
-bool parse_quantization(std::string_view name, Flags& flags) {
-  for (const model::Quantization each : kQuantizations) {
-    if (model::quantization_name(each) != name) continue;
-    flags.quantizations.push_back(each);
-    return true;
-  }
-  return false;
-}
-
-bool parse_kv_dtype(std::string_view name, Flags& flags) {
-  for (const kernels::DType each : {kernels::DType::kFp8E5m2, kernels::DType::kFp8E4m3})
-    if (kernels::dtype_name(each) == name) flags.kv_dtype = each;
-  return flags.kv_dtype.has_value();
-}
-
-bool parse_row(const char* text, Flags& flags) {
-  Load load;
-  if (std::sscanf(text, "decode:%d:%d", &load.context, &load.streams) == 2) {
-    if (load.streams <= 0) return false;
-  } else if (std::sscanf(text, "prefill:%d", &load.context) != 1) {
-    return false;
-  }
-  if (load.context <= 0) return false;
-  flags.rows.push_back(load);
-  return true;
-}
-
-bool parse_flag(std::string_view name, const char* value, Flags& flags) {
-  if (name == "--model") {
-    flags.folder = value;
-    return true;
-  }
-  if (name == "--family") return kernels::parse_family(value, &flags.family);
-  if (name == "--quantization") return parse_quantization(value, flags);
-  if (name == "--kv-cache-dtype") return parse_kv_dtype(value, flags);
-  if (name == "--row") return parse_row(value, flags);
-  const double number = std::strtod(value, nullptr);
-  if (number <= 0) return false;
-  if (name == "--threads") {
-    flags.threads = static_cast<std::size_t>(number);
-  } else if (name == "--context") {
-    flags.contexts.push_back(static_cast<std::int32_t>(number));
-  } else if (name == "--streams") {
-    flags.streams.push_back(static_cast<std::int32_t>(number));
-  } else if (name == "--budget") {
-    flags.budget_s = number;
-  } else {
-    return false;
-  }
-  return true;
-}
-
-bool parse(int argc, char** argv, Flags& flags) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--dummy") {
-      flags.dummy = true;
-    } else if (name == "--share-pages") {
-      flags.share_pages = true;
-    } else if (i + 1 >= argc || !parse_flag(name, argv[++i], flags)) {
-      return false;
-    }
-  }
-  if (flags.quantizations.empty()) flags.quantizations = {model::Quantization::kNone};
-  if (flags.contexts.empty()) flags.contexts = {128, 2048};
-  if (flags.streams.empty()) flags.streams = {1, 8, 32};
-  if (!flags.rows.empty()) return true;
-  for (const std::int32_t context : flags.contexts)
-    flags.rows.push_back({.context = context, .streams = 0});
-  for (const std::int32_t context : flags.contexts) {
-    for (const std::int32_t streams : flags.streams)
-      flags.rows.push_back({.context = context, .streams = streams});
-  }
-  return true;
-}
 
 /// A step's time outside of ops: in the engine before the first op and after the last one, and
 /// between ops.
@@ -302,11 +201,11 @@ class Bench {
 
   /// With the type of keys and values where it was asked for.
   [[nodiscard]] std::string weights_name() const {
-    const std::string name = quantization_ == model::Quantization::kNone
-                                 ? std::string(kernels::dtype_name(model_->dtype()))
-                                 : std::string(model::quantization_name(quantization_));
-    return flags_.kv_dtype ? fmt::format("{} kv {}", name, kernels::dtype_name(*flags_.kv_dtype))
-                           : name;
+    std::string name(quantization_ == model::Quantization::kNone
+                         ? kernels::dtype_name(model_->dtype())
+                         : model::quantization_name(quantization_));
+    if (flags_.kv_dtype) name += fmt::format(" kv {}", kernels::dtype_name(*flags_.kv_dtype));
+    return name;
   }
 
   Status make_engine(std::int64_t tokens) {
@@ -593,8 +492,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr,
                "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
                "[--quantization NAME]... [--kv-cache-dtype NAME] [--context N]... [--streams N]... "
-               "[--row ROW]... "
-               "[--budget SECONDS] [--share-pages]\n");
+               "[--row ROW]... [--budget SECONDS] [--share-pages]\n");
     return 2;
   }
   return tandem::bench::run(flags);

@@ -12,13 +12,14 @@
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: pair_attention.h, the same bits.
-// Keys and values of 8 bit become bf16 first, some at a time (byte_rows.h).
+// Keys and values of 8 bit become bf16 first, of several tokens those of a block at a time, of one
+// those of a unit.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
 // Bound: decode reads K and V once (in which order: key_rows.h); prefill is bound by FMAs.
 #pragma once
 
-#include "kernels/cpu/simd/byte_rows.h"
+#include "kernels/cpu/simd/byte_copies.h"
 #include "kernels/cpu/simd/key_rows.h"
 #include "kernels/cpu/simd/mixed.h"
 #include "kernels/cpu/simd/pair_sums.h"
@@ -39,14 +40,12 @@ class Attention {
  private:
   using Vec = typename V::Vec;
   using Keys = KeyRows<V>;
+  using Copies = ByteCopies<V>;
   using Pairs = PairSums<V>;
   using Range = typename Keys::Range;
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = Pairs::kWeightStride;
-
-  /// A block, and how far tiles of keys may reach over its end.
-  static constexpr std::size_t kCopies = kKeyBlock + Keys::kOver;
 
   explicit Attention(const AttentionTile& tile)
       : tile_(tile),
@@ -66,29 +65,15 @@ class Attention {
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
     at_ = keys_.row;
     value_offset_ = tile.value_offset;
-    if (ByteRows<V>::are(tile.dtype)) point_to_copies(weights_ + kTileRows * kScoreStride * 2);
-  }
-
-  /// Rows of 8 bit are copied before they are used: of several tokens those of a block, of one
-  /// those of a unit.
-  void point_to_copies(std::byte* room) {
-    copies_ = reinterpret_cast<std::byte**>(room);
-    std::byte* rows = room + kCopies * sizeof(void*);
-    const std::size_t different = tile_.tokens == 1 ? Keys::kStrideMost : kCopies;
-    for (std::size_t j = 0; j < kCopies; ++j)
-      copies_[j] = rows + j % different * padded_dim_ * 2;
-    at_ = copies_;
+    if (!ByteRows<V>::are(tile.dtype)) return;
+    std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
+    copies_.make(tile,
+                 room,
+                 room + Copies::kPointerBytes,
+                 padded_dim_ * 2,
+                 tile.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
+    at_ = copies_.rows();
     value_offset_ = 0;
-  }
-
-  /// The rows of `positions`, `offset` behind those of keys_, where they are copied; asks for as
-  /// many lines as it reads.
-  void copy_bytes(Range positions, std::size_t offset) const {
-    for (std::size_t j = positions.begin; j < positions.end; ++j) {
-      for (std::size_t at = 0; at < dim_; at += 64)
-        keys_.template ask<1>(keys_.ahead + j, at);
-      ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, dim_, copies_[j]);
-    }
   }
 
   /// Whether this dtype goes by pairs.
@@ -114,7 +99,7 @@ class Attention {
         score_in_turn<D>(block, !started);
       } else {
         keys_.aim_all(block, 0);
-        if (copies_ != nullptr) copy_bytes(block, 0);
+        if (copies_.are_there()) copies_.copy(keys_, block, 0);
         score_unit<D>({0, rows_}, 0, block);
       }
       started = true;
@@ -126,7 +111,7 @@ class Attention {
         sum_in_turn<D>(block);
       } else {
         keys_.aim_all(block, tile_.value_offset);
-        if (copies_ != nullptr) copy_bytes(block, tile_.value_offset);
+        if (copies_.are_there()) copies_.copy(keys_, block, tile_.value_offset);
         sum_head<D>({0, rows_}, 0, {0, kKeyBlock});
       }
       for (std::size_t row = 0; row < rows_; ++row)
@@ -175,7 +160,7 @@ class Attention {
       const std::size_t head = keys_.head_of(unit);
       const std::size_t offset = head * tile_.kv_head_stride;
       const Range positions = keys_.positions_of(block, unit);
-      if (copies_ != nullptr) copy_bytes(positions, offset);
+      if (copies_.are_there()) copies_.copy(keys_, positions, offset);
       score_unit<D>(rows_of(head), offset, positions);
     }
   }
@@ -189,8 +174,8 @@ class Attention {
       const std::size_t head = keys_.head_of(unit);
       const std::size_t offset = head * tile_.kv_head_stride;
       const Range positions = keys_.positions_of(block, unit);
-      if (copies_ != nullptr) copy_bytes(positions, offset + tile_.value_offset);
-      sum_head<D>(rows_of(head), copies_ != nullptr ? 0 : offset, positions);
+      if (copies_.are_there()) copies_.copy(keys_, positions, offset + tile_.value_offset);
+      sum_head<D>(rows_of(head), copies_.are_there() ? 0 : offset, positions);
     }
   }
 
@@ -203,7 +188,7 @@ class Attention {
   template <DType D>
   void score_unit(Range rows, std::size_t offset, Range positions) {
     if constexpr (D == DType::kBf16) {
-      if (copies_ != nullptr) return score_head<D, false>(rows, 0, positions);
+      if (copies_.are_there()) return score_head<D, false>(rows, 0, positions);
     }
     score_head<D, true>(rows, offset, positions);
   }
@@ -351,7 +336,7 @@ class Attention {
   template <DType D>
   void sum_head(Range rows, std::size_t offset, Range positions) {
     std::size_t row = rows.begin;
-    const auto asks = [&] { return row == rows.begin && copies_ == nullptr; };
+    const auto asks = [&] { return row == rows.begin && !copies_.are_there(); };
     if constexpr (kPairs<D>) {
       for (; row + 4 <= rows.end; row += 4)
         sum_pair_rows<4, 2>(row, asks(), offset, positions);
@@ -585,7 +570,7 @@ class Attention {
   Keys keys_;
   const std::byte* const* at_ = nullptr;  // rows that are computed with
   std::size_t value_offset_ = 0;          // from one of them to its value
-  std::byte** copies_ = nullptr;          // [kCopies] rows as bf16, of rows of 8 bit
+  Copies copies_;                         // of keys and values of 8 bit
   float* q_;                              // [rows][padded_dim]
   float* merged_;                         // [rows][padded_dim], O
   float* part_;                           // [rows][padded_dim], o

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/byte_copies.h"
 #include "kernels/cpu/simd/lane_sums.h"
 
 namespace tandem::kernels::cpu {
@@ -42,11 +43,10 @@ class PairAttention {
   /// Rows whose weighted values are summed together.
   static constexpr std::size_t kSumRows = 8;
 
-  /// Rows of keys that are copied, and how far tiles of keys may reach over the block's end.
-  static constexpr std::size_t kCopies = kKeyBlock + Keys::kOver;
+  static constexpr std::size_t kPointerBytes =
+      (Keys::kPointers * sizeof(void*) + ByteCopies<V>::kPointerBytes + 63) / 64 * 64;
 
-  static_assert((Keys::kPointers + kCopies) * sizeof(void*) + 64 +
-                        kGroups * (kMaxHeadDim / 2 * kLine + kScores * kLine) +
+  static_assert(kPointerBytes + kGroups * (kMaxHeadDim / 2 * kLine + kScores * kLine) +
                         kKeyBlock / 2 * kMaxHeadDim * kWord + kGroups * kKeyBlock / 2 * kLine +
                         2 * kRows * kMaxHeadDim * sizeof(float) <=
                     kPackedFloats * sizeof(float),
@@ -59,8 +59,7 @@ class PairAttention {
         rows_(tile),
         sums_(rows_),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)) {
-    copies_ = reinterpret_cast<const std::byte**>(tile.scratch) + Keys::kPointers;
-    q_ = tile.scratch + ((Keys::kPointers + kCopies) * sizeof(void*) + 63) / 64 * 64;
+    q_ = tile.scratch + kPointerBytes;
     values_ = q_ + kGroups * words_ * kLine;
     weights_ = values_ + kKeyBlock / 2 * dim_ * kWord;
     scores_ = reinterpret_cast<float*>(weights_ + kGroups * kKeyBlock / 2 * kLine);
@@ -68,10 +67,10 @@ class PairAttention {
     merged_ = part_ + kRows * dim_;
     at_ = keys_.row;
     if (!ByteRows<V>::are(tile.dtype)) return;
-    // Values come when scores are there; the last row stands for those behind the end.
-    for (std::size_t j = 0; j < kCopies; ++j)
-      copies_[j] = values_ + (j < kKeyBlock ? j : kKeyBlock - 1) * dim_ * 2;
-    at_ = copies_;
+    // Where values come when scores are there.
+    copies_.make(
+        tile, tile.scratch + Keys::kPointers * sizeof(void*), values_, dim_ * 2, kKeyBlock);
+    at_ = copies_.rows();
   }
 
   void run_all() {
@@ -94,7 +93,7 @@ class PairAttention {
 
   void score_block() {
     keys_.aim_all(rows_.block(), 0);
-    if (at_ == copies_) copy_keys(rows_.block());
+    if (copies_.are_there()) copies_.copy(keys_, rows_.block(), 0);
     const std::size_t count = rows_.group_count();
     std::size_t g = 0;
     for (; g + 4 <= count; g += 4)
@@ -106,21 +105,12 @@ class PairAttention {
     if (g < count) score<1, 8>(g);
   }
 
-  /// Keys of 8 bit as bf16.
-  void copy_keys(Range positions) const {
-    for (std::size_t j = positions.begin; j < positions.end; ++j) {
-      for (std::size_t at = 0; at < dim_; at += 64)
-        keys_.template ask<1>(keys_.ahead + j, at);
-      ByteRows<V>::widen(keys_.row[j], tile_.dtype, dim_, values_ + j * dim_ * 2);
-    }
-  }
-
   /// Scores of G groups, K keys at a time, [group][position][row].
   template <int G, int K>
   void score(std::size_t g) {
     const Range some = rows_.some_of(g, G);
     for (std::size_t j = some.begin; j < some.end; j += static_cast<std::size_t>(K)) {
-      if (g == 0 && at_ == keys_.row) {
+      if (g == 0 && !copies_.are_there()) {
         for (std::size_t at = 0; at < dim_ * 2; at += 64)
           keys_.template ask<K>(keys_.ahead + j, at);
       }
@@ -268,7 +258,7 @@ class PairAttention {
       const std::byte* odd = j + 1 < seen.end ? keys_.row[j + 1] + tile_.value_offset : nullptr;
       std::byte* to = values_ + j * kLine;
       for (std::size_t at = 0; at < dim_; at += 32, to += kKeyBlock * kLine) {
-        const bool next_line = at_ == keys_.row || at % 64 == 0;
+        const bool next_line = !copies_.are_there() || at % 64 == 0;
         if (next_line) keys_.template ask<2>(keys_.ahead + j, at * tile_.row_bytes / dim_);
         const Int a = even == nullptr ? V::int_zero() : halves(even, at);
         const Int b = odd == nullptr ? V::int_zero() : halves(odd, at);
@@ -283,7 +273,7 @@ class PairAttention {
 
   /// 32 dimensions of a row in a page, from `at` on.
   inline __attribute__((always_inline)) Int halves(const std::byte* row, std::size_t at) const {
-    if (at_ == keys_.row) return V::int_load(row + at * 2);
+    if (!copies_.are_there()) return V::int_load(row + at * 2);
     return ByteRows<V>::halves(row + at, tile_.dtype);
   }
 
@@ -357,7 +347,7 @@ class PairAttention {
   LaneSums<V> sums_;
   Keys keys_;
   const std::byte* const* at_;  // rows of keys that are computed with
-  const std::byte** copies_;    // [kCopies] keys as bf16, of keys of 8 bit
+  ByteCopies<V> copies_;        // of keys of 8 bit
   std::byte* q_;                // [group][pair of dimensions][row]
   std::byte* values_;           // see interleave()
   std::byte* weights_;          // [group][pair of positions][row]
