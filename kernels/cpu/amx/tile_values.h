@@ -27,18 +27,16 @@ class TileValues {
       const std::byte* odd =
           j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset_ : nullptr;
       std::byte* line = to + pair * kTileRowBytes;
-      const bool whole =
-          even != nullptr && odd != nullptr && dim_ % 32 == 0 && !ByteRows<V>::are(dtype_);
-      for (std::size_t i = 0; i < steps; ++i, line += 2 * kTileBytes) {
-        typename V::Int low;
-        typename V::Int high;
-        if (whole) {
-          V::interleave(V::int_load(even + i * 64), V::int_load(odd + i * 64), &low, &high);
-        } else {
-          V::interleave(load_halves(even, i * 32), load_halves(odd, i * 32), &low, &high);
-        }
-        V::int_store(line, low);
-        V::int_store(line + kTileBytes, high);
+      const bool both = even != nullptr && odd != nullptr;
+      if (both && ByteRows<V>::are(dtype_) && dim_ % 64 == 0) {
+        for (std::size_t i = 0; i < steps; i += 2, line += 4 * kTileBytes)
+          put_bytes(even + i * 32, odd + i * 32, line);
+      } else if (both && !ByteRows<V>::are(dtype_) && dim_ % 32 == 0) {
+        for (std::size_t i = 0; i < steps; ++i, line += 2 * kTileBytes)
+          put(V::int_load(even + i * 64), V::int_load(odd + i * 64), line);
+      } else {
+        for (std::size_t i = 0; i < steps; ++i, line += 2 * kTileBytes)
+          put(load_halves(even, i * 32), load_halves(odd, i * 32), line);
       }
       if (pair % 4 == 3) between();
     }
@@ -55,6 +53,27 @@ class TileValues {
   }
 
  private:
+  using Int = typename V::Int;
+
+  /// 32 dimensions of two positions to a line of each of two tiles.
+  static inline __attribute__((always_inline)) void put(Int even, Int odd, std::byte* line) {
+    Int low;
+    Int high;
+    V::interleave(even, odd, &low, &high);
+    V::int_store(line, low);
+    V::int_store(line + kTileBytes, high);
+  }
+
+  /// 64 of them.
+  void put_bytes(const std::byte* even, const std::byte* odd, std::byte* line) const {
+    Int evens[2];
+    Int odds[2];
+    ByteRows<V>::halves(even, dtype_, &evens[0], &evens[1]);
+    ByteRows<V>::halves(odd, dtype_, &odds[0], &odds[1]);
+    put(evens[0], odds[0], line);
+    put(evens[1], odds[1], line + 2 * kTileBytes);
+  }
+
   const KeyRows<V>& keys_;
   std::size_t dim_;
   std::size_t offset_;

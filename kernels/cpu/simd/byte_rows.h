@@ -20,7 +20,16 @@ struct ByteRows {
                                     : V::template widen_fp8<DType::kFp8E4m3>(from);
   }
 
-  /// The first `count` (< 32) of them, zero behind them.
+  /// 64 values.
+  static inline __attribute__((always_inline)) void halves(const std::byte* from,
+                                                           DType dtype,
+                                                           Int* first,
+                                                           Int* second) {
+    dtype == DType::kFp8E5m2 ? halves_as<DType::kFp8E5m2>(from, first, second)
+                             : halves_as<DType::kFp8E4m3>(from, first, second);
+  }
+
+  /// The first `count` (< 32) of 32, zero behind them.
   static Int halves_of_part(const std::byte* from, DType dtype, std::size_t count) {
     alignas(32) std::byte padded[32];
     for (std::size_t i = 0; i < 32; ++i)
@@ -36,8 +45,27 @@ struct ByteRows {
 
  private:
   template <DType D>
+  static inline __attribute__((always_inline)) void halves_as(const std::byte* from,
+                                                              Int* first,
+                                                              Int* second) {
+    if constexpr (requires { V::template widen_fp8<D>(from, first, second); }) {
+      V::template widen_fp8<D>(from, first, second);
+    } else {
+      *first = V::template widen_fp8<D>(from);
+      *second = V::template widen_fp8<D>(from + 32);
+    }
+  }
+
+  template <DType D>
   static void widen_as(const std::byte* from, std::size_t count, std::byte* to) {
     std::size_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+      Int first;
+      Int second;
+      halves_as<D>(from + i, &first, &second);
+      V::int_store(to + i * 2, first);
+      V::int_store(to + i * 2 + 64, second);
+    }
     for (; i + 32 <= count; i += 32)
       V::int_store(to + i * 2, V::template widen_fp8<D>(from + i));
     if (i < count) V::int_store(to + i * 2, halves_of_part(from + i, D, count - i));
