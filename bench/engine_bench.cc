@@ -22,9 +22,9 @@
 //                [--budget SECONDS] [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
-// or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3, which
-// rows name. --share-pages: the pool is as a prefill worker
-// has it, memory that other processes can map.
+// or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3: their
+// rows say so. --share-pages: the pool is as a prefill worker has it, memory that other processes
+// can map.
 #include "common/engine/engine.h"
 
 #include "bench/bounds.h"

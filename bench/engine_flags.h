@@ -51,6 +51,8 @@ inline bool parse_quantization(std::string_view name, Flags& flags) {
 }
 
 inline bool parse_kv_dtype(std::string_view name, Flags& flags) {
+  flags.kv_dtype.reset();
+  if (name == "auto") return true;
   for (const kernels::DType each : {kernels::DType::kFp8E5m2, kernels::DType::kFp8E4m3}) {
     if (kernels::dtype_name(each) != name) continue;
     flags.kv_dtype = each;

@@ -362,7 +362,7 @@ int main(int argc, char** argv) {
     bench_linear(setup, 1024, 3072, format);  // down
     bench_experts(setup, format);             // MoE 0.7B
   }
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const DType dtype : {DType::kBf16, DType::kFp8E4m3, DType::kF32}) {
     bench_attention(setup, "attention_decode", 8, 2048, 1, dtype);
     bench_attention(setup, "attention_decode", 1, 4096, 1, dtype);
     bench_attention(setup, "attention_prefill", 1, 1024, 512, dtype);

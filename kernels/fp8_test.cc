@@ -2,6 +2,11 @@
 #include "kernels/attention_world.h"
 #include "kernels/cpu/cpu_backend.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -157,7 +162,7 @@ TEST(Fp8, AttentionIsThatOverTheSameValuesInBf16) {
   ThreadPool threads(2);
   for (const DType dtype : kBoth) {
     for (const std::size_t page_size : {4U, 16U, 64U}) {
-      for (const std::size_t head_dim : {32U, 128U, 40U}) {
+      for (const std::size_t head_dim : {32U, 128U, 40U, 96U, 112U}) {
         World world{.heads = 4,
                     .kv = {.page_size = page_size,
                            .kv_heads = 2,
@@ -171,7 +176,7 @@ TEST(Fp8, AttentionIsThatOverTheSameValuesInBf16) {
         for (std::vector<float>* rows : {&bytes.k, &bytes.v}) {
           for (float& value : *rows) {
             auto bits = static_cast<std::uint8_t>(rng.below(256));
-            // Scores of 512 dimensions of the largest ones would all be one that wins.
+            // With many of the largest ones one position would win all.
             if (rng.below(8) != 0) bits &= 0xbfU;
             value = fp8_to_f32(is_finite(bits, dtype) ? bits : 0x38, dtype);
           }
@@ -190,6 +195,80 @@ TEST(Fp8, AttentionIsThatOverTheSameValuesInBf16) {
           EXPECT_TRUE(same_bits(bytes.attend(*backend, alone, threads),
                                 halves.attend(*backend, alone, threads)));
         }
+      }
+    }
+  }
+}
+
+/// Memory that ends where nothing may be read.
+class Fenced {
+ public:
+  explicit Fenced(const std::vector<std::byte>& bytes) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    whole_ = (bytes.size() + page - 1) / page * page;
+    size_ = whole_ + page;
+    all_ = static_cast<std::byte*>(
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(all_, MAP_FAILED);
+    EXPECT_EQ(::mprotect(all_ + whole_, page, PROT_NONE), 0);
+    begin_ = all_ + whole_ - bytes.size();
+    std::copy(bytes.begin(), bytes.end(), begin_);
+  }
+
+  ~Fenced() { ::munmap(all_, size_); }
+
+  Fenced(const Fenced&) = delete;
+  Fenced& operator=(const Fenced&) = delete;
+
+  [[nodiscard]] std::byte* begin() const { return begin_; }
+
+ private:
+  std::size_t whole_ = 0;
+  std::size_t size_ = 0;
+  std::byte* all_ = nullptr;
+  std::byte* begin_ = nullptr;
+};
+
+TEST(Fp8, NothingBehindTheLastRowIsRead) {
+  ThreadPool threads(1);
+  for (const std::size_t head_dim : {16U, 32U, 64U, 96U, 128U, 40U}) {
+    const World world{.heads = 4,
+                      .kv = {.page_size = 16,
+                             .kv_heads = 2,
+                             .head_dim = head_dim,
+                             .dtype = DType::kFp8E4m3,
+                             .lengths = {64, 32}}};
+    const Filled filled(world);
+    filled.write(testing::reference(), threads);
+    KvLayer layer = filled.pool.layer();
+    std::vector<std::byte> bytes = filled.pool.memory();
+    bytes.resize(bytes.size() / layer.page_stride_bytes * layer.page_stride_bytes);
+    const Fenced memory(bytes);
+    layer.base = memory.begin();
+    for (const Backend* backend : testing::vector_backends()) {
+      SCOPED_TRACE(std::string(family_name(backend->family())) + " " + std::to_string(head_dim));
+      for (const std::vector<std::size_t>& index :
+           {filled.all(), std::vector<std::size_t>{63, 95}}) {
+        std::vector<std::int32_t> sequence;
+        std::vector<std::int32_t> position;
+        std::vector<float> q;
+        for (const std::size_t i : index) {
+          sequence.push_back(filled.sequence[i]);
+          position.push_back(filled.position[i]);
+          q.insert(q.end(),
+                   filled.q.begin() + static_cast<std::ptrdiff_t>(i * filled.row()),
+                   filled.q.begin() + static_cast<std::ptrdiff_t>((i + 1) * filled.row()));
+        }
+        std::vector<float> out(q.size());
+        backend->attention({.q = q.data(),
+                            .out = out.data(),
+                            .batch = filled.pool.batch(sequence, position),
+                            .kv = layer,
+                            .heads = world.heads,
+                            .scale = world.scale / std::sqrt(static_cast<float>(head_dim)),
+                            .window = 0},
+                           threads);
+        EXPECT_TRUE(same_bits(out, filled.attend(*backend, index, threads)));
       }
     }
   }

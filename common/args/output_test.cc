@@ -113,7 +113,7 @@ TEST(WorkerArgv, RoundTripsEveryEngineArgument) {
                                           "--schedule-conservativeness=0.3",
                                           "--max-total-tokens=99",
                                           "--page-size=2",
-                                          "--kv-cache-dtype=auto",
+                                          "--kv-cache-dtype=fp8_e5m2",
                                           "--device=cpu",
                                           "--attention-backend=torch_native",
                                           "--sampling-backend=pytorch",

@@ -63,11 +63,13 @@ Status Fleet::check_pair(const rpc::WorkerInfo& prefill, const rpc::WorkerInfo& 
                     prefill.page_size,
                     decode.page_size));
   }
+  const auto differ = [](const char* field, const std::string& one, const std::string& other) {
+    return failed_precondition(fmt::format(
+        R"(the pair does not fit: {}: prefill has "{}", decode has "{}")", field, one, other));
+  };
+  if (prefill.dtype != decode.dtype) return differ("dtype", prefill.dtype, decode.dtype);
   if (prefill.kv_cache_dtype != decode.kv_cache_dtype) {
-    return failed_precondition(
-        fmt::format(R"(the pair does not fit: kv_cache_dtype: prefill has "{}", decode has "{}")",
-                    prefill.kv_cache_dtype,
-                    decode.kv_cache_dtype));
+    return differ("kv_cache_dtype", prefill.kv_cache_dtype, decode.kv_cache_dtype);
   }
   return {};
 }

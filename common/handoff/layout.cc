@@ -45,7 +45,7 @@ void mix(Fingerprint& f, const LayoutDescriptor& l) {
   f.add(l.layout_version).add(l.page_size).add(l.layer_count).add(l.kv_head_count).add(l.head_dim);
   f.add(l.dtype).add(l.page_bytes).add(l.part_count);
   f.add(l.tp_rank).add(l.tp_size).add(l.pp_rank).add(l.pp_size);
-  f.add(l.model_digest).add(l.quantization).add(l.weight_version);
+  f.add(l.model_digest).add(l.weight_dtype).add(l.quantization).add(l.weight_version);
 }
 
 }  // namespace
@@ -104,6 +104,7 @@ Status check_compatible(const LayoutDescriptor& prefill, const LayoutDescriptor&
   return Difference()
       .field("layout_version", prefill.layout_version, decode.layout_version)
       .field("model_digest", prefill.model_digest, decode.model_digest)
+      .field("dtype", prefill.weight_dtype, decode.weight_dtype)
       .field("quantization", prefill.quantization, decode.quantization)
       .field("weight_version", prefill.weight_version, decode.weight_version)
       .field("kv_cache_dtype", prefill.dtype, decode.dtype)

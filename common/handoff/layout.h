@@ -15,7 +15,7 @@ struct LayoutDescriptor {
   std::uint32_t layer_count = 0;     ///< of this rank
   std::uint32_t kv_head_count = 0;   ///< of this rank
   std::uint32_t head_dim = 0;
-  std::string dtype{};                  ///< "f32", "bf16", "f16", ...
+  std::string dtype{};                  ///< of KV: "f32", "bf16", "fp8_e4m3", ...
   std::uint64_t page_bytes = 0;         ///< bytes of one page that are sent
   std::uint64_t page_stride_bytes = 0;  ///< distance of pages in memory; may differ between peers
   std::uint32_t part_count = 1;         ///< layer groups that a page may be sent in, 1..16
@@ -23,6 +23,7 @@ struct LayoutDescriptor {
   std::uint32_t dp_rank = 0, dp_size = 1;
   std::uint32_t pp_rank = 0, pp_size = 1;
   std::string model_digest{};
+  std::string weight_dtype{};  ///< of weights that are not quantised
   std::string quantization{};  ///< of the weights: "none", "int8wo", ...
   std::string weight_version{};
   std::string numerics_family{};  ///< may differ: then equal bits are not promised

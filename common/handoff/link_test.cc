@@ -33,6 +33,8 @@ TEST(Layout, RefusalNamesTheFieldAndBothValues) {
 
   const Row rows[] = {
       {[](LayoutDescriptor& l) { l.page_size = 32; }, "page_size: prefill has 16, decode has 32"},
+      {[](LayoutDescriptor& l) { l.weight_dtype = "bf16"; },
+       "dtype: prefill has \"\", decode has \"bf16\""},
       {[](LayoutDescriptor& l) { l.dtype = "bf16"; },
        "kv_cache_dtype: prefill has \"f32\", decode has \"bf16\""},
       {[](LayoutDescriptor& l) { l.model_digest = "m2"; },

@@ -3,6 +3,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/model/architecture.h"
+#include "common/model/kv_scales.h"
 
 #include <fmt/format.h>
 
@@ -27,22 +28,6 @@ Status check_limits(const PassLimits& limits) {
   TANDEM_TRY(check_limit("sequence_count_max", limits.sequence_count_max, kPassTokensMax));
   if (limits.context_length == 0) return {};
   return check_limit("context_length", limits.context_length, kPositionCountMax);
-}
-
-/// Keys and values of 8 bit are stored as they are, so a checkpoint that wants them scaled is
-/// refused.
-Status check_kv_scales(std::span<const std::string> unused, kernels::DType kv_dtype) {
-  if (!kernels::is_fp8(kv_dtype)) return {};
-  for (const std::string_view name : unused) {
-    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".kv_scale"))
-      continue;
-    return unimplemented(
-        fmt::format("argument --kv-cache-dtype: {}: the checkpoint scales keys and values (tensor "
-                    "'{}'), which is not built yet; use --kv-cache-dtype auto",
-                    kernels::dtype_name(kv_dtype),
-                    name));
-  }
-  return {};
 }
 
 }  // namespace
@@ -100,13 +85,13 @@ Status Model::load_weights(const LoadOptions& options) {
     return {};
   }
   TANDEM_TRY(checkpoint_, weights::Checkpoint::open(options.folder, {.mode = options.read_mode}));
+  TANDEM_TRY(check_kv_scales(*checkpoint_, kv_dtype_));
   pack.late = may_pack_late(options);
   auto source = std::make_unique<CheckpointSource>(*checkpoint_, options.stop);
   auto loaded = load_decoder(config_, architecture->weights, *source, pack);
   if (!loaded.ok()) return loaded.status().with_context(options.folder);
   weights_ = std::move(*loaded);
   unused_tensors_ = source->unused();
-  TANDEM_TRY(check_kv_scales(unused_tensors_, kv_dtype_));
   TANDEM_TRY(const weights::Digest content, checkpoint_->digest());
   digest_ = weights::digest_of(fmt::format("{};{}", config_text, content.hex()));
   if (!pack.late) return release_checkpoint(options.read_mode);

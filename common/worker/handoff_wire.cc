@@ -43,6 +43,7 @@ void write_layout(const handoff::LayoutDescriptor& layout, v1::LayoutDescriptor*
   out->set_weight_version(layout.weight_version);
   out->set_numerics_family(layout.numerics_family);
   out->set_quantization(layout.quantization);
+  out->set_weight_dtype(layout.weight_dtype);
 }
 
 handoff::LayoutDescriptor read_layout(const v1::LayoutDescriptor& message) {
@@ -66,6 +67,7 @@ handoff::LayoutDescriptor read_layout(const v1::LayoutDescriptor& message) {
   layout.weight_version = message.weight_version();
   layout.numerics_family = message.numerics_family();
   layout.quantization = message.quantization();
+  layout.weight_dtype = message.weight_dtype();
   return layout;
 }
 

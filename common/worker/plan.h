@@ -65,7 +65,7 @@ struct CheckpointFacts {
 Result<WorkerPlan> make_plan(const args::Arguments& args, std::uint64_t memory_bytes);
 
 /// Reads the headers of the model's safetensors files. NotFound also when the folder has none.
-Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder);
+Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder, kernels::DType kv_dtype);
 
 /// The plan as a table for people: every part with its bytes and the formula behind them, and what
 /// fits at most. `checkpoint` is null when there are no weight files.

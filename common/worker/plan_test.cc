@@ -41,7 +41,7 @@ TEST(Plan, ArgumentsAndKernelsFindAmxAlike) {
 TEST(Plan, EveryPartHasBytesAndTheyAddUp) {
   const auto plan = make_plan(arguments({"--page-size", "16"}), kMemory);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  const auto facts = read_checkpoint_facts(kModel);
+  const auto facts = read_checkpoint_facts(kModel, kernels::DType::kBf16);
   ASSERT_TRUE(facts.ok()) << facts.status().message();
   EXPECT_EQ(facts->tensor_count, 57U);
   const std::string text = plan_text(*plan, &*facts);
@@ -197,7 +197,8 @@ TEST(Plan, NoRemedyWhereTheWeightsAloneAreTooLarge) {
 }
 
 TEST(Plan, AFolderWithoutWeightsIsTold) {
-  EXPECT_EQ(read_checkpoint_facts("/nowhere").status().code(), Code::kNotFound);
+  EXPECT_EQ(read_checkpoint_facts("/nowhere", kernels::DType::kBf16).status().code(),
+            Code::kNotFound);
 }
 
 }  // namespace

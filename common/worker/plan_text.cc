@@ -1,4 +1,5 @@
 // The memory plan for people: --dry-run.
+#include "common/model/kv_scales.h"
 #include "common/sample/sampler.h"
 #include "common/weights/checkpoint.h"
 #include "common/worker/plan.h"
@@ -74,8 +75,9 @@ std::string pool_formula(const WorkerPlan& plan) {
 
 }  // namespace
 
-Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder) {
+Result<CheckpointFacts> read_checkpoint_facts(const std::string& folder, kernels::DType kv_dtype) {
   TANDEM_TRY(const weights::Checkpoint checkpoint, weights::Checkpoint::open(folder, {}));
+  TANDEM_TRY(model::check_kv_scales(checkpoint, kv_dtype));
   CheckpointFacts facts{.byte_count = checkpoint.byte_count(),
                         .tensor_count = checkpoint.tensor_count(),
                         .types = {}};

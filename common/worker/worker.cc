@@ -242,6 +242,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.layout.page_bytes = layout.page_bytes();
   options.layout.page_stride_bytes = layout.page_bytes();
   options.layout.model_digest = info_.model_digest;
+  options.layout.weight_dtype = info_.dtype;
   options.layout.quantization = std::string(model::quantization_name(plan.quantization));
   options.layout.weight_version = info_.model.weight_version;
   options.layout.numerics_family = info_.numerics_family;

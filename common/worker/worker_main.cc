@@ -133,6 +133,17 @@ void warn_of_clamped_pool(const args::Arguments& args, const WorkerPlan& plan) {
                   std::to_string(plan.max_total_tokens) + " (see --mem-fraction-static)"}});
 }
 
+void warn_of_missing_scales(const WorkerPlan& plan) {
+  if (!kernels::is_fp8(plan.kv_dtype)) return;
+  obs::warn("argument",
+            {{"note",
+              fmt::format("--kv-cache-dtype {}: every scale is 1.0, since none is given; values "
+                          "above {} are stored as that, and answers are less accurate than with "
+                          "auto",
+                          kernels::dtype_name(plan.kv_dtype),
+                          plan.kv_dtype == kernels::DType::kFp8E5m2 ? 57344 : 448)}});
+}
+
 /// The arguments know what the processor has, the kernels whether it can be used.
 void warn_of_missing_tiles(const args::Arguments& args, const WorkerPlan& plan) {
   std::string reason;
@@ -252,6 +263,7 @@ Status start(Program& program) {
   const args::Arguments& args = program.args;
   TANDEM_TRY(const WorkerPlan plan, make_plan(args, program.memory_bytes));
   warn_of_clamped_pool(args, plan);
+  warn_of_missing_scales(plan);
   warn_of_missing_tiles(args, plan);
   tell_lifted_limit(args, plan);
   std::atomic<bool> unwanted{false};
@@ -298,11 +310,12 @@ int dry_run(const args::Arguments& args, std::uint64_t memory_bytes) {
   const auto plan = make_plan(args, memory_bytes);
   if (!plan.ok()) return serve::fail(args.program, plan.status());
   warn_of_clamped_pool(args, *plan);
+  warn_of_missing_scales(*plan);
   warn_of_missing_tiles(args, *plan);
   tell_lifted_limit(args, *plan);
   std::optional<CheckpointFacts> facts;
   if (weights::has_checkpoint(args.model.model_path)) {
-    auto read = read_checkpoint_facts(args.model.model_path);
+    auto read = read_checkpoint_facts(args.model.model_path, plan->kv_dtype);
     if (!read.ok()) return serve::fail(args.program, read.status());
     facts = std::move(*read);
   }

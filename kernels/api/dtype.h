@@ -14,7 +14,8 @@ enum class DType : std::uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBf16 = 2,
-  kFp8E5m2 = 3,  ///< of KV alone, as the next
+  // 8 bit: only of KvLayer, never of weights.
+  kFp8E5m2 = 3,
   kFp8E4m3 = 4,
 };
 

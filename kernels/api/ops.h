@@ -191,7 +191,7 @@ struct RaggedTokens {
 };
 
 /// Stores k and v rows at (sequence, position), rounded to the pool's dtype (nearest, ties to
-/// even).
+/// even). Of 8 bit what is too large, also infinities, becomes the largest finite value; NaN stays.
 struct WriteKvArgs {
   const float* k = nullptr;  ///< [tokens, kv_heads, head_dim]; heads of a token are contiguous
   const float* v = nullptr;  ///< as k

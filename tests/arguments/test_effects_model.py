@@ -134,6 +134,7 @@ def test_kv_cache_dtype(cluster, run, tmp_path):
     for name in ("fp8_e5m2", "fp8_e4m3"):
         assert 1.98 < pages("--kv-cache-dtype", name) / pages() < 2.02, name
         server = cluster.unified("--dtype", "bfloat16", "--kv-cache-dtype", name)
+        assert len(notes(server, f"--kv-cache-dtype {name}: every scale is 1.0")) == 1, server.text()
         assert plan_line(server)["kv_cache_dtype"] == name and plan_line(whole)["kv_cache_dtype"] == "bf16"
         prompt = {"text": LONG * 4, "sampling_params": greedy(1), "return_logprob": True, "logprob_start_len": 0}
         ours, exact = ([logprob for logprob, *_ in generate(each.url, **prompt)["meta_info"]["input_token_logprobs"]
@@ -143,6 +144,8 @@ def test_kv_cache_dtype(cluster, run, tmp_path):
         assert 0 < sum(errors) / len(errors) < 2, (name, errors)
     scaled = model_folder(tmp_path / "scaled")
     add_tensor(scaled / "model.safetensors", "model.layers.0.self_attn.k_proj.k_scale", b"\0\0\x80?", [1])
+    code, _, err = run("prefill-server", "--model-path", scaled, "--kv-cache-dtype", "fp8_e4m3", "--dry-run")
+    assert code == 2 and "argument --kv-cache-dtype: fp8_e4m3: the checkpoint scales keys and values" in err, err
     code, _, err = run("prefill-server", "--model-path", scaled, "--kv-cache-dtype", "fp8_e4m3", "--port", 0)
     assert code == 1 and "argument --kv-cache-dtype: fp8_e4m3: the checkpoint scales keys and values" in err, err
     assert "k_proj.k_scale" in err and "use --kv-cache-dtype auto" in err, err

@@ -114,14 +114,16 @@ def test_a_request_that_ends_with_its_first_token(cluster):
     assert decode.info()["disaggregation"]["landed_units"] == 0
 
 
-@pytest.mark.parametrize("flag,values,reason", [
-    ("--page-size", ("16", "32"), "page_size: prefill has 16, decode has 32"),
-    ("--dtype", ("float32", "bfloat16"), 'kv_cache_dtype: prefill has "f32", decode has "bf16"'),
-    ("--kv-cache-dtype", ("fp8_e4m3", "fp8_e5m2"), 'kv_cache_dtype: prefill has "fp8_e4m3", decode has "fp8_e5m2"'),
+@pytest.mark.parametrize("flag,values,both,reason", [
+    ("--page-size", ("16", "32"), (), "page_size: prefill has 16, decode has 32"),
+    ("--dtype", ("float32", "bfloat16"), (), ': dtype: prefill has "f32", decode has "bf16"'),
+    # Keys and values are alike then, but the weights are not.
+    ("--dtype", ("float32", "bfloat16"), ("--kv-cache-dtype", "fp8_e4m3"), ': dtype: prefill has "f32", decode has "bf16"'),
+    ("--kv-cache-dtype", ("fp8_e4m3", "fp8_e5m2"), (), 'kv_cache_dtype: prefill has "fp8_e4m3", decode has "fp8_e5m2"'),
 ])
-def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag, values, reason):
-    prefill = cluster.prefill(flag, values[0], wait=False)
-    decode = cluster.decode(flag, values[1], wait=False)
+def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag, values, both, reason):
+    prefill = cluster.prefill(flag, values[0], *both, wait=False)
+    decode = cluster.decode(flag, values[1], *both, wait=False)
     prefill.wait_ready()
     decode.wait_ready()
     router = cluster.router(prefill=[prefill], decode=[decode], wait=False).wait_port()
@@ -130,7 +132,7 @@ def test_a_pair_that_does_not_fit_is_told_before_the_first_request(cluster, flag
     status, answer, _ = http("POST", router.url + "/generate", {"text": "hello", "sampling_params": greedy(64)})
     assert status == 503 and reason in answer["error"]["message"], (answer, router.text())
     # One that fits joins: the others are passed over.
-    other = cluster.decode(flag, values[0])
+    other = cluster.decode(flag, values[0], *both)
     joined = cluster.router(prefill=[prefill], decode=[decode, other])
     for _ in range(4):
         assert len(generate(joined.url, text="hello", sampling_params=greedy(8))["output_ids"]) == 8

@@ -109,7 +109,8 @@ class TileAttention {
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         values_of_(keys_, tile.head_dim, tile.value_offset, tile.dtype),
-        ahead_(tile, rows_.first(), rows_.last()) {
+        ahead_(tile, rows_.first(), rows_.last()),
+        bytes_(ByteRows<V>::are(tile.dtype)) {
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;
     values_ = key_tiles_ + kKeyBlock / kLanes * steps_ * kTileBytes;
@@ -204,7 +205,7 @@ class TileAttention {
   void copy_keys() {
     alignas(64) static constexpr std::byte kNone[kTileRowBytes] = {};
     const Range steps = Weights::steps_of(block_);
-    const bool whole = tile_.head_dim % 32 == 0 && !ByteRows<V>::are(tile_.dtype);
+    const bool whole = tile_.head_dim % 32 == 0 && !bytes_;
     const Int huge = V::int_broadcast(kHuge);
     Vec sizes = V::zero();
     std::byte* to = key_tiles_ + steps.begin * 2 * steps_ * kTileBytes;
@@ -218,7 +219,7 @@ class TileAttention {
         strides[i] = seen ? kTileRowBytes : 0;
       }
       for (std::size_t step = 0; step < steps_; ++step, to += kTileBytes) {
-        ahead_.template ask<kTileHeight>();
+        bytes_ ? ahead_.template ask<kTileHeight / 2>() : ahead_.template ask<kTileHeight>();
         V::transpose_words(lines, 0, to);
         products_.make_step();
         for (std::size_t i = 0; i < kLanes; ++i) {
@@ -233,6 +234,10 @@ class TileAttention {
   /// As bf16, zeros behind its last dimension.
   const std::byte* copy_of_key(std::size_t j, std::size_t i) {
     std::byte* copy = copy_ + i * steps_ * kTileRowBytes;
+    if (bytes_) {
+      ByteRows<V>::widen(keys_.row[j], tile_.dtype, tile_.head_dim, copy);
+      return copy;
+    }
     for (std::size_t step = 0; step < steps_; ++step)
       V::int_store(copy + step * kTileRowBytes, values_of_.load_halves(keys_.row[j], step * 32));
     return copy;
@@ -487,6 +492,7 @@ class TileAttention {
   Keys keys_;
   TileValues<V> values_of_;
   KeysAhead<V, 1> ahead_;
+  const bool bytes_;        ///< keys and values are of 8 bit
   Range block_{};           ///< what the tile sees of the block
   std::size_t copied_ = 0;  ///< groups of queries
   Range queries_ahead_{};   ///< rows that are to be asked for

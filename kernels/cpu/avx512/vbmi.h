@@ -11,7 +11,8 @@
 
 namespace tandem::kernels::cpu {
 
-/// V as before, for processors with VBMI. Assembly for the reason that vnni.h has.
+/// V as before, for processors with VBMI. Assembly, since files that include this are compiled for
+/// those without it.
 template <class V>
 struct WithVbmi : V {
   using Int = typename V::Int;

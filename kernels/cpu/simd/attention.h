@@ -63,7 +63,7 @@ class Attention {
     scores_ = part_ + kTileRows * padded_dim_;
     q_pairs_ = reinterpret_cast<std::byte*>(keys_.row + Keys::kPointers);
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
-    at_ = keys_.row;
+    row_at_ = keys_.row;
     value_offset_ = tile.value_offset;
     if (!ByteRows<V>::are(tile.dtype)) return;
     std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
@@ -72,7 +72,7 @@ class Attention {
                  room + Copies::kPointerBytes,
                  padded_dim_ * 2,
                  tile.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
-    at_ = copies_.rows();
+    row_at_ = copies_.rows();
     value_offset_ = 0;
   }
 
@@ -243,7 +243,7 @@ class Attention {
                                                  std::size_t offset,
                                                  Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    const std::byte* const* keys = at_ + position;
+    const std::byte* const* keys = row_at_ + position;
     const std::byte* const* ahead = keys_.ahead + position;
     Vec acc[R][C];
 #pragma GCC unroll 16
@@ -257,10 +257,10 @@ class Attention {
       const std::byte* pairs = q_pairs_ + (q - q_) * 2;
       if (dim_ == 128) {
         Pairs::template dot<R, C, kAsk, 128>(
-            keys_, at_, pairs, padded_dim_, position, offset, dim_, acc);
+            keys_, row_at_, pairs, padded_dim_, position, offset, dim_, acc);
       } else {
         Pairs::template dot<R, C, kAsk, 0>(
-            keys_, at_, pairs, padded_dim_, position, offset, dim_, acc);
+            keys_, row_at_, pairs, padded_dim_, position, offset, dim_, acc);
       }
       i = dim_;
     }
@@ -443,7 +443,7 @@ class Attention {
     std::size_t j = keys.begin / 2 * 2;
     if (j < keys.begin) {
       Pairs::template add<R, C, Pairs::kOdd>(
-          nullptr, at_[j + 1] + offset, weights + j * 2, count, acc);
+          nullptr, row_at_[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
     for (; j + 2 <= keys.end; j += 2) {
@@ -453,11 +453,11 @@ class Attention {
           keys_.template ask<2>(keys_.ahead + j, at * 2 + static_cast<std::size_t>(c) * 64);
       }
       Pairs::template add<R, C, Pairs::kBoth>(
-          at_[j] + offset, at_[j + 1] + offset, weights + j * 2, count, acc);
+          row_at_[j] + offset, row_at_[j + 1] + offset, weights + j * 2, count, acc);
     }
     if (j < keys.end) {
       Pairs::template add<R, C, Pairs::kEven>(
-          at_[j] + offset, nullptr, weights + j * 2, count, acc);
+          row_at_[j] + offset, nullptr, weights + j * 2, count, acc);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -495,7 +495,7 @@ class Attention {
         acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
     }
     for (std::size_t j = keys.begin; j < keys.end; ++j) {
-      const std::byte* value = at_[j] + offset;
+      const std::byte* value = row_at_[j] + offset;
       Vec values[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
@@ -568,15 +568,15 @@ class Attention {
   std::size_t dim_;
   std::size_t padded_dim_;
   Keys keys_;
-  const std::byte* const* at_ = nullptr;  // rows that are computed with
-  std::size_t value_offset_ = 0;          // from one of them to its value
-  Copies copies_;                         // of keys and values of 8 bit
-  float* q_;                              // [rows][padded_dim]
-  float* merged_;                         // [rows][padded_dim], O
-  float* part_;                           // [rows][padded_dim], o
-  float* scores_;                         // [rows][kKeyBlock]
-  std::byte* q_pairs_;                    // [rows][padded_dim] bf16
-  std::byte* weights_;                    // [rows][kScoreStride] bf16
+  const std::byte* const* row_at_ = nullptr;  // rows that are computed with
+  std::size_t value_offset_ = 0;              // from one of them to its value
+  Copies copies_;                             // of keys and values of 8 bit
+  float* q_;                                  // [rows][padded_dim]
+  float* merged_;                             // [rows][padded_dim], O
+  float* part_;                               // [rows][padded_dim], o
+  float* scores_;                             // [rows][kKeyBlock]
+  std::byte* q_pairs_;                        // [rows][padded_dim] bf16
+  std::byte* weights_;                        // [rows][kScoreStride] bf16
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
   bool started_[kTileRows];

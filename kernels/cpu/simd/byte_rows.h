@@ -2,7 +2,7 @@
 // with them computes as with bf16.
 #pragma once
 
-#include "kernels/cpu/simd/table.h"
+#include "kernels/cpu/simd/rows.h"
 
 #include <cstddef>
 
@@ -12,7 +12,7 @@ template <class V>
 struct ByteRows {
   using Int = typename V::Int;
 
-  static bool are(DType dtype) { return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3; }
+  static bool are(DType dtype) { return Rows<V>::is_fp8(dtype); }
 
   /// 32 values.
   static inline __attribute__((always_inline)) Int halves(const std::byte* from, DType dtype) {

@@ -65,12 +65,12 @@ class PairAttention {
     scores_ = reinterpret_cast<float*>(weights_ + kGroups * kKeyBlock / 2 * kLine);
     part_ = scores_ + kGroups * kScores * kLanes;
     merged_ = part_ + kRows * dim_;
-    at_ = keys_.row;
+    row_at_ = keys_.row;
     if (!ByteRows<V>::are(tile.dtype)) return;
     // Where values come when scores are there.
     copies_.make(
         tile, tile.scratch + Keys::kPointers * sizeof(void*), values_, dim_ * 2, kKeyBlock);
-    at_ = copies_.rows();
+    row_at_ = copies_.rows();
   }
 
   void run_all() {
@@ -120,7 +120,7 @@ class PairAttention {
 
   template <int G, int K>
   void score_keys(std::size_t g, std::size_t j) {
-    const std::byte* const* keys = at_ + j;
+    const std::byte* const* keys = row_at_ + j;
     Vec tree[4][G][K];
     // In this order a sum meets its partner of the tree as soon as both are there: i and i + 8
     // (in lanes()), i + 4, i + 2, i + 1.
@@ -258,8 +258,8 @@ class PairAttention {
       const std::byte* odd = j + 1 < seen.end ? keys_.row[j + 1] + tile_.value_offset : nullptr;
       std::byte* to = values_ + j * kLine;
       for (std::size_t at = 0; at < dim_; at += 32, to += kKeyBlock * kLine) {
-        const bool next_line = !copies_.are_there() || at % 64 == 0;
-        if (next_line) keys_.template ask<2>(keys_.ahead + j, at * tile_.row_bytes / dim_);
+        const std::size_t byte = copies_.are_there() ? at : at * 2;
+        if (byte % 64 == 0) keys_.template ask<2>(keys_.ahead + j, byte);
         const Int a = even == nullptr ? V::int_zero() : halves(even, at);
         const Int b = odd == nullptr ? V::int_zero() : halves(odd, at);
         Int low;
@@ -346,14 +346,14 @@ class PairAttention {
   Lanes rows_;
   LaneSums<V> sums_;
   Keys keys_;
-  const std::byte* const* at_;  // rows of keys that are computed with
-  ByteCopies<V> copies_;        // of keys of 8 bit
-  std::byte* q_;                // [group][pair of dimensions][row]
-  std::byte* values_;           // see interleave()
-  std::byte* weights_;          // [group][pair of positions][row]
-  float* scores_;               // [group][kScores][row]
-  float* part_;                 // [row][dim], o
-  float* merged_;               // [row][dim], O
+  const std::byte* const* row_at_;  // rows of keys that are computed with
+  ByteCopies<V> copies_;            // of keys of 8 bit
+  std::byte* q_;                    // [group][pair of dimensions][row]
+  std::byte* values_;               // see interleave()
+  std::byte* weights_;              // [group][pair of positions][row]
+  float* scores_;                   // [group][kScores][row]
+  float* part_;                     // [row][dim], o
+  float* merged_;                   // [row][dim], O
 };
 
 /// Attention of a family with products of pairs: as lanes where rows fill a group and more.

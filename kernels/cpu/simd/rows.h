@@ -34,6 +34,9 @@ struct Rows {
       to[i] = padded[i];
   }
 
+  /// kernels::is_fp8, which is no template over V (see table.h).
+  static bool is_fp8(DType dtype) { return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3; }
+
   template <DType D>
   static Vec load_as(const std::byte* from) {
     if constexpr (D == DType::kBf16) {
@@ -265,8 +268,7 @@ struct Rows {
   }
 
   static void narrow_row(const float* from, DType dtype, void* to, std::size_t count) {
-    const bool fp8 = dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
-    const std::size_t element_bytes = fp8 ? 1 : dtype == DType::kF32 ? 4 : 2;
+    const std::size_t element_bytes = is_fp8(dtype) ? 1 : dtype == DType::kF32 ? 4 : 2;
     auto* bytes = static_cast<std::byte*>(to);
     std::size_t i = 0;
     for (; i + 16 <= count; i += 16)
