@@ -24,7 +24,7 @@ Status check_kv_scales(const weights::Checkpoint& checkpoint, kernels::DType kv_
   for (const weights::StoredTensor& tensor : checkpoint.tensors()) {
     const auto ends = [&](std::string_view ending) { return tensor.name.ends_with(ending); };
     if (std::ranges::none_of(kEndings, ends)) continue;
-    return unimplemented(
+    return invalid_argument(
         fmt::format("argument --kv-cache-dtype: {}: the checkpoint scales keys and values (tensor "
                     "'{}'), which is not built yet; use --kv-cache-dtype auto",
                     kernels::dtype_name(kv_dtype),

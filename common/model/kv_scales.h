@@ -8,7 +8,7 @@
 namespace tandem::model {
 
 /// Keys and values of 8 bit are stored as they are, so a checkpoint that wants them scaled is
-/// refused (kUnimplemented, names the flag and the tensor). Any checkpoint is fine with other
+/// refused (kInvalidArgument, names the flag and the tensor). Any checkpoint is fine with other
 /// types.
 Status check_kv_scales(const weights::Checkpoint& checkpoint, kernels::DType kv_dtype);
 
