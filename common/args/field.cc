@@ -328,12 +328,12 @@ struct Shape<std::vector<PrefillUrl>> {
 /// What an optional holds.
 template <class T>
 struct Value {
-  using type = T;
+  using Type = T;
 };
 
 template <class T>
 struct Value<std::optional<T>> {
-  using type = T;
+  using Type = T;
 };
 
 template <class T>
@@ -375,7 +375,7 @@ const FieldOps& field_ops() {
                                     &usable_erased<T>,
                                     &names_erased<T>,
                                     &json_erased<T>,
-                                    bounds_of<typename Value<T>::type>()};
+                                    bounds_of<typename Value<T>::Type>()};
   return kOps;
 }
 

@@ -113,7 +113,7 @@ Json list_schema(const Entry& entry) {
 
 /// Numbers and booleans are taken as the text that they are written as.
 Json text_schema(const Entry& entry) {
-  const Json text = matching(form_pattern(entry.spec.form));
+  Json text = matching(form_pattern(entry.spec.form));
   const bool structured =
       entry.spec.form == Form::kHostPort || entry.spec.form == Form::kFailurePoints;
   if (structured) return text;

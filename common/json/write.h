@@ -46,12 +46,12 @@ std::string to_pretty_string(const Value& value, int indent = 2);
 /// put together with what stands around it, then.
 class Name {
  public:
-  template <std::size_t N>
-  consteval Name(const char (&text)[N]) {  // NOLINT: a literal stands for its name
-    static_assert(N <= kBytesMost, "longer names go through std::string_view");
+  template <std::size_t kBytes>
+  consteval Name(const char (&text)[kBytes]) {  // NOLINT: a literal stands for its name
+    static_assert(kBytes <= kBytesMost, "longer names go through std::string_view");
     put(',');
     put('"');
-    for (std::size_t i = 0; i + 1 < N; ++i) {
+    for (std::size_t i = 0; i + 1 < kBytes; ++i) {
       const auto byte = static_cast<unsigned char>(text[i]);
       // No constant then.
       if (byte < 0x20 || byte >= 0x7F || byte == '"' || byte == '\\') throw "not plain";
