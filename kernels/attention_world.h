@@ -42,25 +42,42 @@ struct Filled {
 
   [[nodiscard]] std::size_t row() const { return world.heads * world.kv.head_dim; }
 
+  // Some of all tokens.
+  struct Some {
+    std::vector<std::int32_t> sequence;
+    std::vector<std::int32_t> position;
+    std::vector<float> q;
+  };
+
+  [[nodiscard]] Some some(const std::vector<std::size_t>& index) const {
+    Some found;
+    for (const std::size_t i : index) {
+      found.sequence.push_back(sequence[i]);
+      found.position.push_back(position[i]);
+      const auto from = q.begin() + static_cast<std::ptrdiff_t>(i * row());
+      found.q.insert(found.q.end(), from, from + static_cast<std::ptrdiff_t>(row()));
+    }
+    return found;
+  }
+
   // Attention of the tokens at `index` (into all tokens) as one batch, returned in the same order.
   [[nodiscard]] std::vector<float> attend(const Backend& backend,
                                           const std::vector<std::size_t>& index,
                                           ThreadPool& threads) const {
-    std::vector<std::int32_t> some_sequence;
-    std::vector<std::int32_t> some_position;
-    std::vector<float> some_q;
-    for (const std::size_t i : index) {
-      some_sequence.push_back(sequence[i]);
-      some_position.push_back(position[i]);
-      some_q.insert(some_q.end(),
-                    q.begin() + static_cast<std::ptrdiff_t>(i * row()),
-                    q.begin() + static_cast<std::ptrdiff_t>((i + 1) * row()));
-    }
+    return attend(backend, index, threads, pool.layer());
+  }
+
+  // The same over a copy of the pool.
+  [[nodiscard]] std::vector<float> attend(const Backend& backend,
+                                          const std::vector<std::size_t>& index,
+                                          ThreadPool& threads,
+                                          const KvLayer& kv) const {
+    const Some tokens = some(index);
     std::vector<float> out(index.size() * row(), -7.0F);
-    backend.attention({.q = some_q.data(),
+    backend.attention({.q = tokens.q.data(),
                        .out = out.data(),
-                       .batch = pool.batch(some_sequence, some_position),
-                       .kv = pool.layer(),
+                       .batch = pool.batch(tokens.sequence, tokens.position),
+                       .kv = kv,
                        .heads = world.heads,
                        .scale = world.scale / std::sqrt(static_cast<float>(world.kv.head_dim)),
                        .window = world.window},

@@ -249,26 +249,8 @@ TEST(Fp8, NothingBehindTheLastRowIsRead) {
       SCOPED_TRACE(std::string(family_name(backend->family())) + " " + std::to_string(head_dim));
       for (const std::vector<std::size_t>& index :
            {filled.all(), std::vector<std::size_t>{63, 95}}) {
-        std::vector<std::int32_t> sequence;
-        std::vector<std::int32_t> position;
-        std::vector<float> q;
-        for (const std::size_t i : index) {
-          sequence.push_back(filled.sequence[i]);
-          position.push_back(filled.position[i]);
-          q.insert(q.end(),
-                   filled.q.begin() + static_cast<std::ptrdiff_t>(i * filled.row()),
-                   filled.q.begin() + static_cast<std::ptrdiff_t>((i + 1) * filled.row()));
-        }
-        std::vector<float> out(q.size());
-        backend->attention({.q = q.data(),
-                            .out = out.data(),
-                            .batch = filled.pool.batch(sequence, position),
-                            .kv = layer,
-                            .heads = world.heads,
-                            .scale = world.scale / std::sqrt(static_cast<float>(head_dim)),
-                            .window = 0},
-                           threads);
-        EXPECT_TRUE(same_bits(out, filled.attend(*backend, index, threads)));
+        EXPECT_TRUE(same_bits(filled.attend(*backend, index, threads, layer),
+                              filled.attend(*backend, index, threads)));
       }
     }
   }

@@ -290,15 +290,7 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
         std::vector<std::size_t> index = filled.all();
         for (std::size_t i = 0; i < 9; ++i)
           index.insert(index.end(), {i, 70, 73 - i % 3, 74 + 4 * i});
-        std::vector<std::int32_t> sequence;
-        std::vector<std::int32_t> position;
-        std::vector<float> q;
-        for (const std::size_t i : index) {
-          sequence.push_back(filled.sequence[i]);
-          position.push_back(filled.position[i]);
-          const auto row = filled.q.begin() + static_cast<std::ptrdiff_t>(i * filled.row());
-          q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(filled.row()));
-        }
+        const Filled::Some tokens = filled.some(index);
         Rng rng(head_dim);
         for (const WeightFormat format : kPackedFormats) {
           const auto weight = random_weight(*backend, 48, filled.row(), format, rng, pool);
@@ -309,10 +301,10 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
             const Room room(bytes);
             std::byte* mixed = packed ? room.data() : nullptr;
             std::vector<float> out(packed ? 0 : index.size() * filled.row());
-            backend->attention({.q = q.data(),
+            backend->attention({.q = tokens.q.data(),
                                 .out = out.data(),
                                 .out_packed = mixed,
-                                .batch = filled.pool.batch(sequence, position),
+                                .batch = filled.pool.batch(tokens.sequence, tokens.position),
                                 .kv = filled.pool.layer(),
                                 .heads = world.heads,
                                 .scale = 0.2F},

@@ -104,8 +104,19 @@ constexpr std::uint16_t f32_to_f16(float value) {
   return static_cast<std::uint16_t>(sign | (half + (up ? 1u : 0u)));
 }
 
-/// Exact. Micikevicius et al. 2022 ("FP8 Formats for Deep Learning", arXiv 2209.05433): E5M2 is the
-/// upper half of a binary16, E4M3 has no infinities and one NaN.
+/// Micikevicius et al. 2022 ("FP8 Formats for Deep Learning", arXiv 2209.05433).
+struct Fp8Format {
+  int mantissa;        ///< bits
+  int bias;            ///< of the exponent
+  std::uint32_t most;  ///< code of the largest finite value
+};
+
+constexpr Fp8Format fp8_format(DType dtype) {
+  if (dtype == DType::kFp8E5m2) return {.mantissa = 2, .bias = 15, .most = 0x7b};
+  return {.mantissa = 3, .bias = 7, .most = 0x7e};
+}
+
+/// Exact. E5M2 is the upper half of a binary16, E4M3 has no infinities and one NaN.
 constexpr float fp8_to_f32(std::uint8_t bits, DType dtype) {
   const auto word = static_cast<std::uint32_t>(bits);
   if (dtype == DType::kFp8E5m2) return f16_to_f32(static_cast<std::uint16_t>(word << 8));
@@ -122,9 +133,9 @@ constexpr std::uint8_t f32_to_fp8(float value, DType dtype) {
   const std::uint32_t sign = (bits >> 24) & 0x80u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
-  const bool e5m2 = dtype == DType::kFp8E5m2;
-  const std::uint32_t mantissa = e5m2 ? 2 : 3;
-  const std::uint32_t bias = e5m2 ? 15 : 7;
+  const Fp8Format format = fp8_format(dtype);
+  const auto mantissa = static_cast<std::uint32_t>(format.mantissa);
+  const auto bias = static_cast<std::uint32_t>(format.bias);
   const std::uint32_t shift = 23 - mantissa;
   std::uint32_t code = 0;
   if (magnitude >= (128u - bias) << 23) {  // normal there
@@ -136,7 +147,7 @@ constexpr std::uint8_t f32_to_fp8(float value, DType dtype) {
     code = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + large) -
            std::bit_cast<std::uint32_t>(large);
   }
-  return static_cast<std::uint8_t>(sign | std::min(code, e5m2 ? 0x7bu : 0x7eu));
+  return static_cast<std::uint8_t>(sign | std::min(code, format.most));
 }
 
 }  // namespace tandem::kernels

@@ -46,7 +46,7 @@ class TileAttention {
   }
 
   /// bf16, and what is exact in it.
-  static bool takes(DType dtype) { return dtype == DType::kBf16 || ByteRows<V>::are(dtype); }
+  static bool takes(DType dtype) { return dtype == DType::kBf16 || Rows<V>::is_fp8(dtype); }
 
   /// Of such a type.
   static void run(const AttentionTile& tile) {
@@ -110,7 +110,7 @@ class TileAttention {
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         values_of_(keys_, tile.head_dim, tile.value_offset, tile.dtype),
         ahead_(tile, rows_.first(), rows_.last()),
-        bytes_(ByteRows<V>::are(tile.dtype)) {
+        bytes_(Rows<V>::is_fp8(tile.dtype)) {
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;
     values_ = key_tiles_ + kKeyBlock / kLanes * steps_ * kTileBytes;

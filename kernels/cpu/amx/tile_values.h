@@ -28,10 +28,10 @@ class TileValues {
           j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset_ : nullptr;
       std::byte* line = to + pair * kTileRowBytes;
       const bool both = even != nullptr && odd != nullptr;
-      if (both && ByteRows<V>::are(dtype_) && dim_ % 64 == 0) {
+      if (both && Rows<V>::is_fp8(dtype_) && dim_ % 64 == 0) {
         for (std::size_t i = 0; i < steps; i += 2, line += 4 * kTileBytes)
           put_bytes(even + i * 32, odd + i * 32, line);
-      } else if (both && !ByteRows<V>::are(dtype_) && dim_ % 32 == 0) {
+      } else if (both && !Rows<V>::is_fp8(dtype_) && dim_ % 32 == 0) {
         for (std::size_t i = 0; i < steps; ++i, line += 2 * kTileBytes)
           put(V::int_load(even + i * 64), V::int_load(odd + i * 64), line);
       } else {
@@ -45,7 +45,7 @@ class TileValues {
   /// 32 dimensions of a row from `at` on, zeros behind the last; all zeros of no row.
   [[nodiscard]] typename V::Int load_halves(const std::byte* row, std::size_t at) const {
     if (row == nullptr) return V::int_zero();
-    if (ByteRows<V>::are(dtype_)) {
+    if (Rows<V>::is_fp8(dtype_)) {
       return at + 32 <= dim_ ? ByteRows<V>::halves(row + at, dtype_)
                              : ByteRows<V>::halves_of_part(row + at, dtype_, dim_ - at);
     }

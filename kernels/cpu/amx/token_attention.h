@@ -73,7 +73,7 @@ class TokenAttention {
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         ahead_(tile, rows_.first(), rows_.last()),
-        bytes_(ByteRows<V>::are(tile.dtype)) {
+        bytes_(Rows<V>::is_fp8(tile.dtype)) {
     const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     scores_ = q_ + groups * steps_ * kTileBytes;

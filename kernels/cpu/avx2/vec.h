@@ -99,10 +99,9 @@ struct Avx2Vec {
 
   template <DType D>
   static __m256i narrow_fp8(__m256 v) {
-    constexpr bool kE5m2 = D == DType::kFp8E5m2;
-    constexpr int kMantissa = kE5m2 ? 2 : 3;
-    constexpr int kBias = kE5m2 ? 15 : 7;
-    constexpr int kShift = 23 - kMantissa;
+    constexpr Fp8Format kFormat = fp8_format(D);
+    constexpr int kBias = kFormat.bias;
+    constexpr int kShift = 23 - kFormat.mantissa;
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
     const __m256i rebased = _mm256_sub_epi32(magnitude, _mm256_set1_epi32((127 - kBias) << 23));
@@ -110,12 +109,12 @@ struct Avx2Vec {
     const __m256i half = _mm256_set1_epi32((1 << (kShift - 1)) - 1);
     const __m256i normal =
         _mm256_srli_epi32(_mm256_add_epi32(rebased, _mm256_add_epi32(odd, half)), kShift);
-    const __m256i large = _mm256_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m256i large = _mm256_set1_epi32((151 - kBias - kFormat.mantissa) << 23);
     const __m256 sum = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(large));
     const __m256i small = _mm256_sub_epi32(_mm256_castps_si256(sum), large);
     const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32((128 - kBias) << 23), magnitude);
     const __m256i code = _mm256_min_epu32(_mm256_blendv_epi8(normal, small, is_small),
-                                          _mm256_set1_epi32(kE5m2 ? 0x7b : 0x7e));
+                                          _mm256_set1_epi32(static_cast<int>(kFormat.most)));
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     const __m256i chosen = _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7f), is_nan);
     const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));

@@ -77,10 +77,9 @@ struct Avx512Vec {
 
   template <DType D>
   static void store_fp8(void* to, Vec v) {
-    constexpr bool kE5m2 = D == DType::kFp8E5m2;
-    constexpr int kMantissa = kE5m2 ? 2 : 3;
-    constexpr int kBias = kE5m2 ? 15 : 7;
-    constexpr int kShift = 23 - kMantissa;
+    constexpr Fp8Format kFormat = fp8_format(D);
+    constexpr int kBias = kFormat.bias;
+    constexpr int kShift = 23 - kFormat.mantissa;
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
     const __m512i rebased = _mm512_sub_epi32(magnitude, _mm512_set1_epi32((127 - kBias) << 23));
@@ -88,13 +87,13 @@ struct Avx512Vec {
     const __m512i half = _mm512_set1_epi32((1 << (kShift - 1)) - 1);
     const __m512i normal =
         _mm512_srli_epi32(_mm512_add_epi32(rebased, _mm512_add_epi32(odd, half)), kShift);
-    const __m512i large = _mm512_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m512i large = _mm512_set1_epi32((151 - kBias - kFormat.mantissa) << 23);
     const __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_castsi512_ps(large));
     const __m512i small = _mm512_sub_epi32(_mm512_castps_si512(sum), large);
     const __mmask16 is_small =
         _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32((128 - kBias) << 23));
     const __m512i code = _mm512_min_epu32(_mm512_mask_blend_epi32(is_small, normal, small),
-                                          _mm512_set1_epi32(kE5m2 ? 0x7b : 0x7e));
+                                          _mm512_set1_epi32(static_cast<int>(kFormat.most)));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i chosen = _mm512_mask_blend_epi32(is_nan, code, _mm512_set1_epi32(0x7f));
     const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
@@ -120,14 +119,16 @@ struct Avx512Vec {
   template <DType D>
   static Int widen_fp8(const void* from) {
     constexpr bool kE5m2 = D == DType::kFp8E5m2;
+    constexpr Fp8Format kFormat = fp8_format(D);
     const Int words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
     const Int magnitude = _mm512_and_si512(words, _mm512_set1_epi16(0x7f));
-    const Int rebias = _mm512_set1_epi16((127 - (kE5m2 ? 15 : 7)) << 7);
-    Int half = _mm512_add_epi16(_mm512_slli_epi16(magnitude, kE5m2 ? 5 : 4), rebias);
+    const Int rebias = _mm512_set1_epi16((127 - kFormat.bias) << 7);
+    Int half = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 7 - kFormat.mantissa), rebias);
     // k 2^-16, or k 2^-9
     const Int small = kE5m2 ? _mm512_set4_epi32(0, 0, 0x38403800, 0x37800000)
                             : _mm512_set4_epi32(0x3c603c40, 0x3c203c00, 0x3bc03b80, 0x3b000000);
-    const __mmask32 is_small = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(kE5m2 ? 4 : 8));
+    const __mmask32 is_small =
+        _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(1 << kFormat.mantissa));
     half = _mm512_mask_permutexvar_epi16(half, is_small, magnitude, small);
     if constexpr (kE5m2) {
       const __mmask32 is_top = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7b));

@@ -33,7 +33,7 @@ class Attention {
   static void run(const AttentionTile& tile) {
     if (tile.dtype == DType::kF32) Attention(tile).template run_as<DType::kF32>();
     if (tile.dtype == DType::kF16) Attention(tile).template run_as<DType::kF16>();
-    if (tile.dtype == DType::kBf16 || ByteRows<V>::are(tile.dtype))
+    if (tile.dtype == DType::kBf16 || Rows<V>::is_fp8(tile.dtype))
       Attention(tile).template run_as<DType::kBf16>();
   }
 
@@ -65,7 +65,7 @@ class Attention {
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
     row_at_ = keys_.row;
     value_offset_ = tile.value_offset;
-    if (!ByteRows<V>::are(tile.dtype)) return;
+    if (!Rows<V>::is_fp8(tile.dtype)) return;
     std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
     copies_.make(tile,
                  room,

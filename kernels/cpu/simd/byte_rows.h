@@ -12,8 +12,6 @@ template <class V>
 struct ByteRows {
   using Int = typename V::Int;
 
-  static bool are(DType dtype) { return Rows<V>::is_fp8(dtype); }
-
   /// 32 values.
   static inline __attribute__((always_inline)) Int halves(const std::byte* from, DType dtype) {
     return dtype == DType::kFp8E5m2 ? V::template widen_fp8<DType::kFp8E5m2>(from)

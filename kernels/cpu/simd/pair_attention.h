@@ -66,7 +66,7 @@ class PairAttention {
     part_ = scores_ + kGroups * kScores * kLanes;
     merged_ = part_ + kRows * dim_;
     row_at_ = keys_.row;
-    if (!ByteRows<V>::are(tile.dtype)) return;
+    if (!Rows<V>::is_fp8(tile.dtype)) return;
     // Where values come when scores are there.
     copies_.make(
         tile, tile.scratch + Keys::kPointers * sizeof(void*), values_, dim_ * 2, kKeyBlock);
@@ -372,7 +372,7 @@ struct AttentionByRows {
 
  private:
   static bool goes(DType dtype, std::size_t head_dim) {
-    return (dtype == DType::kBf16 || ByteRows<V>::are(dtype)) && head_dim % 32 == 0;
+    return (dtype == DType::kBf16 || Rows<V>::is_fp8(dtype)) && head_dim % 32 == 0;
   }
 };
 
