@@ -109,7 +109,7 @@ class TileAttention {
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
         values_of_(keys_, tile.head_dim, tile.value_offset, tile.dtype),
-        ahead_(tile, rows_.first(), rows_.last()),
+        ahead_(tile, {rows_.first(), rows_.last()}),
         bytes_(Rows<V>::is_fp8(tile.dtype)) {
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;
     key_tiles_ = q_ + rows_.group_count() * steps_ * kTileBytes;

@@ -9,8 +9,8 @@
 // Bound: memory.
 #pragma once
 
-#include "kernels/cpu/amx/keys_ahead.h"
 #include "kernels/cpu/amx/tile_values.h"
+#include "kernels/cpu/simd/keys_ahead.h"
 
 namespace tandem::kernels::cpu {
 
@@ -72,7 +72,7 @@ class TokenAttention {
         weights_of_(tile.scale),
         sums_(weights_of_, rows_.group_count()),
         keys_(tile, reinterpret_cast<const std::byte**>(tile.scratch)),
-        ahead_(tile, rows_.first(), rows_.last()),
+        ahead_(tile, {rows_.first(), rows_.last()}),
         bytes_(Rows<V>::is_fp8(tile.dtype)) {
     const std::size_t groups = rows_.group_count();
     q_ = tile.scratch + (Keys::kPointers * sizeof(void*) + 63) / 64 * 64;

@@ -13,17 +13,19 @@
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: pair_attention.h, the same bits.
 // Keys and values of 8 bit become bf16 first, of several tokens those of a block at a time, of one
-// those of a unit.
+// those of a stride of one head.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
-// Bound: decode reads K and V once (in which order: key_rows.h); prefill is bound by FMAs.
+// Bound: decode reads K and V once (in which order: token_asks.h, key_rows.h); prefill is bound by
+// FMAs.
 #pragma once
 
 #include "kernels/cpu/simd/byte_copies.h"
 #include "kernels/cpu/simd/key_rows.h"
-#include "kernels/cpu/simd/mixed.h"
+#include "kernels/cpu/simd/merged_rows.h"
 #include "kernels/cpu/simd/pair_sums.h"
 #include "kernels/cpu/simd/rows.h"
+#include "kernels/cpu/simd/token_asks.h"
 
 namespace tandem::kernels::cpu {
 
@@ -43,6 +45,7 @@ class Attention {
   using Copies = ByteCopies<V>;
   using Pairs = PairSums<V>;
   using Range = typename Keys::Range;
+  using Asks = typename TokenAsks<V>::Asks;
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = Pairs::kWeightStride;
@@ -54,13 +57,15 @@ class Attention {
         padded_dim_((tile.head_dim + 31) / 32 * 32),
         keys_(tile,
               reinterpret_cast<const std::byte**>(reinterpret_cast<float*>(tile.scratch) +
-                                                  kTileRows * (3 * padded_dim_ + kScoreStride))) {
+                                                  kTileRows * (3 * padded_dim_ + kScoreStride))),
+        asks_(tile, tile.scratch),
+        merged_(reinterpret_cast<float*>(tile.scratch) + kTileRows * padded_dim_,
+                reinterpret_cast<float*>(tile.scratch) + 2 * kTileRows * padded_dim_,
+                padded_dim_) {
     // Largest: 3 * 32 * 512 + 32 * 272 floats, 608 and 272 pointers, 32 * 784 halves, 272 * 512
     // more: under 600 KiB.
     q_ = reinterpret_cast<float*>(tile.scratch);
-    merged_ = q_ + kTileRows * padded_dim_;
-    part_ = merged_ + kTileRows * padded_dim_;
-    scores_ = part_ + kTileRows * padded_dim_;
+    scores_ = q_ + 3 * kTileRows * padded_dim_;
     q_pairs_ = reinterpret_cast<std::byte*>(keys_.row + Keys::kPointers);
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
     row_at_ = keys_.row;
@@ -71,7 +76,7 @@ class Attention {
                  room,
                  room + Copies::kPointerBytes,
                  padded_dim_ * 2,
-                 tile.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
+                 tile.tokens == 1 ? TokenAsks<V>::kStrideMost : Copies::kRows);
     row_at_ = copies_.rows();
     value_offset_ = 0;
   }
@@ -84,39 +89,45 @@ class Attention {
   void run_as() {
     load_queries();
     if constexpr (kPairs<D>) round_queries();
-    std::size_t first = ~std::size_t{0};
-    std::size_t last = 0;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      first = visible_[row].begin < first ? visible_[row].begin : first;
-      last = visible_[row].end > last ? visible_[row].end : last;
+    Range all = visible_[0];
+    for (std::size_t row = 1; row < rows_; ++row) {
+      all.begin = visible_[row].begin < all.begin ? visible_[row].begin : all.begin;
+      all.end = visible_[row].end > all.end ? visible_[row].end : all.end;
     }
-    bool started = false;
-    for (std::size_t base = first / kKeyBlock * kKeyBlock; base < last; base += kKeyBlock) {
-      const Range block = {first > base ? first - base : 0,
-                           last - base < kKeyBlock ? last - base : kKeyBlock};
-      keys_.find(base, block.begin, last);
+    const bool by_token = TokenAsks<V>::takes(tile_);
+    if (by_token) asks_.begin(tile_);
+    for (std::size_t base = all.begin / kKeyBlock * kKeyBlock; base < all.end; base += kKeyBlock) {
+      const Range block = clip(all, base);
+      keys_.find(base, block.begin, all.end);
       if (tile_.tokens == 1) {
-        score_in_turn<D>(block, !started);
+        if (!by_token && base <= all.begin) keys_.ask_first(block);
+        in_turn(block, 0, [&]<Asks A>(Range rows, std::size_t offset, Range positions) {
+          score_heads<D, A>(rows, offset, positions);
+        });
       } else {
         keys_.aim_all(block, 0);
-        if (copies_.are_there()) copies_.copy(keys_, block, 0);
-        score_unit<D>({0, rows_}, 0, block);
+        if (copies_.are_there()) copy<Asks::kRows>(block, 0);
+        score_heads<D, Asks::kRows>({0, rows_}, 0, block);
       }
-      started = true;
       for (std::size_t row = 0; row < rows_; ++row)
         seen_[row] = clip(visible_[row], base);
       for (std::size_t row = 0; row < rows_; ++row)
         softmax_row<D>(row);
       if (tile_.tokens == 1) {
-        sum_in_turn<D>(block);
+        in_turn(block,
+                tile_.value_offset,
+                [&]<Asks A>(Range rows, std::size_t offset, Range positions) {
+                  sum_head<D>(rows, A, copies_.are_there() ? 0 : offset, positions);
+                });
       } else {
         keys_.aim_all(block, tile_.value_offset);
-        if (copies_.are_there()) copies_.copy(keys_, block, tile_.value_offset);
-        sum_head<D>({0, rows_}, 0, {0, kKeyBlock});
+        if (copies_.are_there()) copy<Asks::kRows>(block, tile_.value_offset);
+        sum_head<D>({0, rows_}, Asks::kRows, 0, {0, kKeyBlock});
       }
       for (std::size_t row = 0; row < rows_; ++row)
-        merge_row<D>(row);
+        if (seen_[row].begin < seen_[row].end) merged_.template merge<kPairs<D>>(row);
     }
+    if (by_token) asks_.end();
     store_rows<D>();
   }
 
@@ -136,7 +147,7 @@ class Attention {
       for (std::size_t i = 0; i < padded_dim_; i += 16)
         V::store(to + i, Rows<V>::load_within(q, i, dim_));
       visible_[row] = Keys::seen_by(tile_, token);
-      started_[row] = false;
+      merged_.clear(row);
     }
     // A tile of 3 rows computes a fourth one that nobody reads.
     for (std::size_t i = rows_ * padded_dim_; rows_ < kTileRows && i < (rows_ + 1) * padded_dim_;
@@ -151,100 +162,133 @@ class Attention {
       V::store_bf16(q_pairs_ + i * 2, V::load(q_ + i));
   }
 
-  /// Keys of the block, unit by unit. `first`: nothing was asked for before.
-  template <DType D>
-  void score_in_turn(Range block, bool first) {
-    if (first) keys_.ask_first(block);
-    for (std::size_t unit = keys_.first_unit(block); unit < keys_.units(block); ++unit) {
-      keys_.aim_from(block, unit, 0);
-      const std::size_t head = keys_.head_of(unit);
-      const std::size_t offset = head * tile_.kv_head_stride;
-      const Range positions = keys_.positions_of(block, unit);
-      if (copies_.are_there()) copies_.copy(keys_, positions, offset);
-      score_unit<D>(rows_of(head), offset, positions);
+  /// fn<asks>(rows, offset, positions) for each kv head of a token, stride by stride of the block.
+  /// What it reads lies `behind` key rows; `offset` is from the first head's to the head's.
+  template <class Fn>
+  void in_turn(Range block, std::size_t behind, Fn fn) {
+    if (TokenAsks<V>::takes(tile_)) return in_turn<Asks::kToken>(block, asks_.stride(), behind, fn);
+    in_turn<Asks::kRows>(block, keys_.stride(), behind, fn);
+  }
+
+  template <Asks A, class Fn>
+  void in_turn(Range block, std::size_t stride, std::size_t behind, Fn fn) {
+    for (std::size_t begin = block.begin / stride * stride; begin < block.end; begin += stride) {
+      const Range positions = Keys::overlap(block, {begin, begin + stride});
+      for (std::size_t head = 0; head < tile_.kv_heads; ++head) {
+        const std::size_t offset = head * tile_.kv_head_stride;
+        if constexpr (A == Asks::kToken) {
+          asks_.begin_unit(positions);
+        } else {
+          const std::size_t unit = begin / stride * tile_.kv_heads + head;
+          keys_.aim_from(block, unit, behind == 0 ? 0 : keys_.units(block));
+        }
+        if (copies_.are_there()) copy<A>(positions, offset + behind);
+        fn.template operator()<A>(
+            Range{head * tile_.heads, (head + 1) * tile_.heads}, offset, positions);
+      }
     }
   }
 
-  /// As score_in_turn, of the values.
-  template <DType D>
-  void sum_in_turn(Range block) {
-    const std::size_t units = keys_.units(block);
-    for (std::size_t unit = keys_.first_unit(block); unit < units; ++unit) {
-      keys_.aim_from(block, unit, units);
-      const std::size_t head = keys_.head_of(unit);
-      const std::size_t offset = head * tile_.kv_head_stride;
-      const Range positions = keys_.positions_of(block, unit);
-      if (copies_.are_there()) copies_.copy(keys_, positions, offset + tile_.value_offset);
-      sum_head<D>(rows_of(head), copies_.are_there() ? 0 : offset, positions);
-    }
+  template <Asks A>
+  void copy(Range positions, std::size_t offset) {
+    copies_.copy(keys_, positions, offset, [&](std::size_t j) { return asked<A>(j)(0); });
   }
 
-  /// Rows of one kv head of a token.
-  [[nodiscard]] Range rows_of(std::size_t head) const {
-    return {head * tile_.heads, (head + 1) * tile_.heads};
+  /// What c positions further is asked for.
+  template <Asks A>
+  auto asked(std::size_t position) const {
+    return asks_.template asked<A>(keys_, position);
+  }
+
+  template <Asks A>
+  static inline __attribute__((always_inline)) void ask(const std::byte* line) {
+    if constexpr (A != Asks::kNothing) Keys::ask(line);
   }
 
   /// Whoever copied has asked.
-  template <DType D>
-  void score_unit(Range rows, std::size_t offset, Range positions) {
+  template <DType D, Asks A>
+  void score_heads(Range rows, std::size_t offset, Range positions) {
     if constexpr (D == DType::kBf16) {
-      if (copies_.are_there()) return score_head<D, false>(rows, 0, positions);
+      if (copies_.are_there()) return score_head<D, Asks::kNothing>(rows, 0, positions);
     }
-    score_head<D, true>(rows, offset, positions);
+    score_head<D, A>(rows, offset, positions);
   }
 
-  template <DType D, bool kAsk>
+  template <DType D, Asks A>
   void score_head(Range rows, std::size_t offset, Range positions) {
     std::size_t row = rows.begin;
     if (row + 3 <= rows.end) {
-      score_rows<D, 4, 4, kAsk>(row, rows.end, offset, positions);
+      score_rows<D, 4, 4, A>(row, rows.end, offset, positions);
       row += 4;
     } else if (row + 2 == rows.end) {
-      return score_rows<D, 2, 8, kAsk>(row, rows.end, offset, positions);
+      return score_rows<D, 2, 8, A>(row, rows.end, offset, positions);
     } else {
-      return score_rows<D, 1, 16, kAsk>(row, rows.end, offset, positions);
+      return score_rows<D, 1, 16, A>(row, rows.end, offset, positions);
     }
     for (; row + 3 <= rows.end; row += 4)
-      score_rows<D, 4, 4, false>(row, rows.end, offset, positions);
+      score_rows<D, 4, 4, Asks::kNothing>(row, rows.end, offset, positions);
     if (row + 2 == rows.end) {
-      score_rows<D, 2, 8, false>(row, rows.end, offset, positions);
+      score_rows<D, 2, 8, Asks::kNothing>(row, rows.end, offset, positions);
     } else if (row + 1 == rows.end) {
-      score_rows<D, 1, 16, false>(row, rows.end, offset, positions);
+      score_rows<D, 1, 16, Asks::kNothing>(row, rows.end, offset, positions);
     }
   }
 
   /// R rows (of which those below `end` count) x C keys at a time, R * C = 16 sums. `offset`: from
   /// the rows of keys_ to this head's.
-  template <DType D, int R, int C, bool kAsk>
+  template <DType D, int R, int C, Asks A>
   void score_rows(std::size_t row, std::size_t end, std::size_t offset, Range block) {
-    constexpr auto kKeys = static_cast<std::size_t>(C);
-    const Vec scale = V::broadcast(tile_.scale);
-    for (std::size_t j = block.begin; j < block.end; j += kKeys) {
+    if constexpr (kPairs<D>) {
+      if (dim_ == 128) return score_pairs<R, C, A, 128>(row, end, offset, block);
+      return score_pairs<R, C, A, 0>(row, end, offset, block);
+    }
+    for (std::size_t j = block.begin; j < block.end; j += C) {
       Vec sums[16];
       constexpr int kKeysAtOnce = V::kScoreSums / R;
 #pragma GCC unroll 4
       for (int c = 0; c < C; c += kKeysAtOnce) {
-        dot<D, R, kKeysAtOnce, C, kAsk>(
+        dot<D, R, kKeysAtOnce, C, A>(
             q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
       }
-      alignas(64) float out[16];
-      V::store(out, V::mul(V::sum16(sums), scale));
-      // Scores behind the end lie in the row's padding, where softmax_row() overwrites them.
-      for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < end; ++r)
-        __builtin_memcpy(
-            scores_ + (row + r) * kScoreStride + j, out + r * kKeys, C * sizeof(float));
+      store_scores<R, C>(row, end, j, V::sum16(sums));
     }
   }
 
+  /// The same by pairs. kDim: the dimensions, or 0.
+  template <int R, int C, Asks A, std::size_t kDim>
+  void score_pairs(std::size_t row, std::size_t end, std::size_t offset, Range block) {
+    const std::byte* q = q_pairs_ + row * padded_dim_ * 2;
+    for (std::size_t j = block.begin; j < block.end; j += C) {
+      const auto rows = asked<A>(j);
+      const auto ask_line = [&](int c, std::size_t at) __attribute__((always_inline)) {
+        ask<A>(rows(c) + at);
+      };
+      Vec sums[R][C];
+      Pairs::template dot<R, C, kDim>(row_at_ + j, offset, q, padded_dim_, dim_, ask_line, sums);
+      store_scores<R, C>(row, end, j, V::sum16(&sums[0][0]));
+    }
+  }
+
+  /// Of R rows x C keys from `position` on. Scores behind the end lie in the row's padding, where
+  /// softmax_row() overwrites them.
+  template <int R, int C>
+  void store_scores(std::size_t row, std::size_t end, std::size_t position, Vec sums) {
+    alignas(64) float out[16];
+    V::store(out, V::mul(sums, V::broadcast(tile_.scale)));
+    for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < end; ++r)
+      __builtin_memcpy(
+          scores_ + (row + r) * kScoreStride + position, out + r * C, C * sizeof(float));
+  }
+
   /// sums[r * S + c] of R rows with C keys: as many as there are registers for.
-  template <DType D, int R, int C, int S, bool kAsk>
+  template <DType D, int R, int C, int S, Asks A>
   inline __attribute__((always_inline)) void dot(const float* q,
                                                  std::size_t position,
                                                  std::size_t offset,
-                                                 Vec* sums) const {
+                                                 Vec* sums) {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     const std::byte* const* keys = row_at_ + position;
-    const std::byte* const* ahead = keys_.ahead + position;
+    const auto rows = asked<A>(position);
     Vec acc[R][C];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -253,20 +297,11 @@ class Attention {
         acc[r][c] = V::zero();
     }
     std::size_t i = 0;
-    if constexpr (kPairs<D>) {
-      const std::byte* pairs = q_pairs_ + (q - q_) * 2;
-      if (dim_ == 128) {
-        Pairs::template dot<R, C, kAsk, 128>(
-            keys_, row_at_, pairs, padded_dim_, position, offset, dim_, acc);
-      } else {
-        Pairs::template dot<R, C, kAsk, 0>(
-            keys_, row_at_, pairs, padded_dim_, position, offset, dim_, acc);
-      }
-      i = dim_;
-    }
     for (; i + 16 <= dim_; i += 16) {
-      if constexpr (kAsk) {
-        if (i * kBytes % 64 == 0) keys_.template ask<C>(ahead, i * kBytes);
+      if (i * kBytes % 64 == 0) {
+#pragma GCC unroll 16
+        for (int c = 0; c < C; ++c)
+          ask<A>(rows(c) + i * kBytes);
       }
 #pragma GCC unroll 16
       for (int c = 0; c < C; ++c) {
@@ -316,8 +351,8 @@ class Attention {
     Vec best = V::broadcast(lowest);
     for (std::size_t j = begin; j < end; j += 16)
       best = V::max(V::load(scores + j), best);
-    part_max_[row] = V::max_lane(best);
-    const Vec max = V::broadcast(part_max_[row] == lowest ? 0.0F : part_max_[row]);
+    const float largest = V::max_lane(best);
+    const Vec max = V::broadcast(largest == lowest ? 0.0F : largest);
     Vec sum = V::zero();
     for (std::size_t j = begin; j < end; j += 16) {
       const Vec weight = Rows<V>::exp_down(V::sub(V::load(scores + j), max));
@@ -328,15 +363,15 @@ class Attention {
       }
       sum = V::add(sum, weight);
     }
-    part_sum_[row] = V::sum(sum);
-    for (std::size_t i = 0; i < padded_dim_; ++i)
-      part_[row * padded_dim_ + i] = 0;
+    merged_.begin_part(row, largest, V::sum(sum));
   }
 
   template <DType D>
-  void sum_head(Range rows, std::size_t offset, Range positions) {
+  void sum_head(Range rows, Asks first, std::size_t offset, Range positions) {
     std::size_t row = rows.begin;
-    const auto asks = [&] { return row == rows.begin && !copies_.are_there(); };
+    const auto asks = [&] {
+      return row == rows.begin && !copies_.are_there() ? first : Asks::kNothing;
+    };
     if constexpr (kPairs<D>) {
       for (; row + 4 <= rows.end; row += 4)
         sum_pair_rows<4, 2>(row, asks(), offset, positions);
@@ -361,7 +396,7 @@ class Attention {
 
   /// R rows share the positions that all of them see; what only some see comes before or after.
   template <DType D, int R, int C>
-  void sum_rows(std::size_t row, bool asks, std::size_t offset, Range positions) {
+  void sum_rows(std::size_t row, Asks asks, std::size_t offset, Range positions) {
     constexpr auto kRows = static_cast<std::size_t>(R);
     Range seen[kRows];
     Range common = positions;
@@ -371,20 +406,22 @@ class Attention {
     }
     if (common.begin >= common.end) {
       for (std::size_t r = 0; r < kRows; ++r)
-        sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, seen[r]);
+        sum_keys<D, 1, V::kValueChunksOneRow>(row + r, Asks::kNothing, offset, seen[r]);
       return;
     }
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, {seen[r].begin, common.begin});
+      sum_keys<D, 1, V::kValueChunksOneRow>(
+          row + r, Asks::kNothing, offset, {seen[r].begin, common.begin});
     sum_keys<D, R, C>(row, asks, offset, common);
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_keys<D, 1, V::kValueChunksOneRow>(row + r, false, offset, {common.end, seen[r].end});
+      sum_keys<D, 1, V::kValueChunksOneRow>(
+          row + r, Asks::kNothing, offset, {common.end, seen[r].end});
   }
 
   /// As sum_rows, by pairs: shared are the pairs that all rows see whole. Positions are whole
   /// pairs, too.
   template <int R, int C>
-  void sum_pair_rows(std::size_t row, bool asks, std::size_t offset, Range positions) {
+  void sum_pair_rows(std::size_t row, Asks asks, std::size_t offset, Range positions) {
     constexpr auto kRows = static_cast<std::size_t>(R);
     Range seen[kRows];
     Range common = {0, kKeyBlock};
@@ -394,11 +431,11 @@ class Attention {
     }
     if (common.begin >= common.end) {
       for (std::size_t r = 0; r < kRows; ++r)
-        sum_row_pairs(row + r, false, offset, seen[r]);
+        sum_row_pairs(row + r, Asks::kNothing, offset, seen[r]);
       return;
     }
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_row_pairs(row + r, false, offset, {seen[r].begin, common.begin});
+      sum_row_pairs(row + r, Asks::kNothing, offset, {seen[r].begin, common.begin});
     std::size_t at = 0;
     constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
     for (; at + kWidth <= dim_; at += kWidth)
@@ -406,11 +443,11 @@ class Attention {
     for (; at < dim_; at += 32)
       sum_pair_chunk<R, 1>(row, asks, offset, common, at);
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_row_pairs(row + r, false, offset, {common.end, seen[r].end});
+      sum_row_pairs(row + r, Asks::kNothing, offset, {common.end, seen[r].end});
   }
 
   /// One row over `keys`, whose ends may halve a pair.
-  void sum_row_pairs(std::size_t row, bool asks, std::size_t offset, Range keys) {
+  void sum_row_pairs(std::size_t row, Asks asks, std::size_t offset, Range keys) {
     if (keys.begin >= keys.end) return;
     std::size_t at = 0;
     for (; at + 128 <= dim_; at += 128)
@@ -420,16 +457,17 @@ class Attention {
   }
 
   /// R rows, C times 32 dimensions of the values from `at` on. Of 32 dimensions, the two vectors of
-  /// part_ hold what V::interleave made neighbours.
+  /// a part hold what V::interleave made neighbours.
   template <int R, int C>
-  void sum_pair_chunk(std::size_t row, bool asks, std::size_t offset, Range keys, std::size_t at) {
-    if (asks) return sum_pair_chunk<R, C, true>(row, offset, keys, at);
-    sum_pair_chunk<R, C, false>(row, offset, keys, at);
+  void sum_pair_chunk(std::size_t row, Asks asks, std::size_t offset, Range keys, std::size_t at) {
+    if (asks == Asks::kToken) return sum_pair_chunk<R, C, Asks::kToken>(row, offset, keys, at);
+    if (asks == Asks::kRows) return sum_pair_chunk<R, C, Asks::kRows>(row, offset, keys, at);
+    sum_pair_chunk<R, C, Asks::kNothing>(row, offset, keys, at);
   }
 
-  template <int R, int C, bool kAsk>
+  template <int R, int C, Asks A>
   void sum_pair_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
-    float* part = part_ + row * padded_dim_ + at;
+    float* part = merged_.part(row) + at;
     const std::byte* weights = weights_ + row * kScoreStride * 2;
     const std::size_t offset = head_offset + value_offset_ + at * 2;
     const std::size_t count = dim_ - at;
@@ -447,10 +485,12 @@ class Attention {
       j += 2;
     }
     for (; j + 2 <= keys.end; j += 2) {
-      if constexpr (kAsk) {
+      const auto rows = asked<A>(j);
+#pragma GCC unroll 2
+      for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c)
-          keys_.template ask<2>(keys_.ahead + j, at * 2 + static_cast<std::size_t>(c) * 64);
+          ask<A>(rows(k) + at * 2 + c * 64);
       }
       Pairs::template add<R, C, Pairs::kBoth>(
           row_at_[j] + offset, row_at_[j + 1] + offset, weights + j * 2, count, acc);
@@ -468,23 +508,29 @@ class Attention {
   }
 
   template <DType D, int R, int C>
-  void sum_keys(std::size_t row, bool asks, std::size_t offset, Range keys) {
+  void sum_keys(std::size_t row, Asks asks, std::size_t offset, Range keys) {
     if (keys.begin >= keys.end) return;
     constexpr auto kWidth = static_cast<std::size_t>(C) * 16;
     std::size_t i = 0;
     for (; i + kWidth <= dim_; i += kWidth)
-      asks ? sum_chunk<D, R, C, false, true>(row, offset, keys, i)
-           : sum_chunk<D, R, C, false, false>(row, offset, keys, i);
+      sum_chunk<D, R, C>(row, asks, offset, keys, i);
     for (; i + 16 <= dim_; i += 16)
-      sum_chunk<D, R, 1, false, false>(row, offset, keys, i);
-    if (i < dim_) sum_chunk<D, R, 1, true, false>(row, offset, keys, i);
+      sum_chunk<D, R, 1, false, Asks::kNothing>(row, offset, keys, i);
+    if (i < dim_) sum_chunk<D, R, 1, true, Asks::kNothing>(row, offset, keys, i);
+  }
+
+  template <DType D, int R, int C>
+  void sum_chunk(std::size_t row, Asks asks, std::size_t offset, Range keys, std::size_t at) {
+    if (asks == Asks::kToken) return sum_chunk<D, R, C, false, Asks::kToken>(row, offset, keys, at);
+    if (asks == Asks::kRows) return sum_chunk<D, R, C, false, Asks::kRows>(row, offset, keys, at);
+    sum_chunk<D, R, C, false, Asks::kNothing>(row, offset, keys, at);
   }
 
   /// R rows, C vectors of the value rows from dimension `at` on.
-  template <DType D, int R, int C, bool kPart, bool kAsk>
+  template <DType D, int R, int C, bool kPart, Asks A>
   void sum_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    float* part = part_ + row * padded_dim_ + at;
+    float* part = merged_.part(row) + at;
     const float* weights = scores_ + row * kScoreStride;
     const std::size_t offset = head_offset + value_offset_ + at * kBytes;
     Vec acc[R][C];
@@ -500,9 +546,7 @@ class Attention {
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         const std::size_t line = static_cast<std::size_t>(c) * 16 * kBytes;
-        if constexpr (kAsk) {
-          if (line % 64 == 0) keys_.template ask<1>(keys_.ahead + j, at * kBytes + line);
-        }
+        if (line % 64 == 0) ask<A>(asked<A>(j)(0) + at * kBytes + line);
         if constexpr (kPart) {
           values[c] = Rows<V>::template load_part_as<D>(value, dim_ - at);
         } else {
@@ -526,40 +570,11 @@ class Attention {
   }
 
   template <DType D>
-  void merge_row(std::size_t row) {
-    if (seen_[row].begin >= seen_[row].end) return;
-    float* merged = merged_ + row * padded_dim_;
-    float* part = part_ + row * padded_dim_;
-    if constexpr (kPairs<D>) Rows<V>::make_zeros_positive(part, padded_dim_);
-    if (!started_[row]) {
-      started_[row] = true;
-      max_[row] = part_max_[row];
-      sum_[row] = part_sum_[row];
-      for (std::size_t i = 0; i < padded_dim_; i += 16)
-        V::store(merged + i, V::load(part + i));
-      return;
-    }
-    const float max = part_max_[row] > max_[row] ? part_max_[row] : max_[row];
-    const float anchor = max == -__builtin_inff() ? 0.0F : max;
-    const float keep = Rows<V>::exp_one(max_[row] - anchor);
-    const float take = Rows<V>::exp_one(part_max_[row] - anchor);
-    max_[row] = max;
-    sum_[row] = sum_[row] * keep + part_sum_[row] * take;
-    const Vec keep_all = V::broadcast(keep);
-    const Vec take_all = V::broadcast(take);
-    for (std::size_t i = 0; i < padded_dim_; i += 16) {
-      V::store(merged + i,
-               V::fma(V::load(merged + i), keep_all, V::mul(V::load(part + i), take_all)));
-    }
-  }
-
-  template <DType D>
   void store_rows() const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
-      Mixed<V>::template scale_row<kPairs<D>>(
-          merged_ + row * padded_dim_, 1.0F / sum_[row], dim_, out);
+      merged_.template write<kPairs<D>>(row, dim_, out);
     }
   }
 
@@ -568,22 +583,17 @@ class Attention {
   std::size_t dim_;
   std::size_t padded_dim_;
   Keys keys_;
+  TokenAsks<V> asks_;
+  MergedRows<V> merged_;
   const std::byte* const* row_at_ = nullptr;  // rows that are computed with
   std::size_t value_offset_ = 0;              // from one of them to its value
   Copies copies_;                             // of keys and values of 8 bit
   float* q_;                                  // [rows][padded_dim]
-  float* merged_;                             // [rows][padded_dim], O
-  float* part_;                               // [rows][padded_dim], o
   float* scores_;                             // [rows][kKeyBlock]
   std::byte* q_pairs_;                        // [rows][padded_dim] bf16
   std::byte* weights_;                        // [rows][kScoreStride] bf16
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
-  bool started_[kTileRows];
-  float max_[kTileRows];
-  float sum_[kTileRows];
-  float part_max_[kTileRows];
-  float part_sum_[kTileRows];
 };
 
 }  // namespace tandem::kernels::cpu

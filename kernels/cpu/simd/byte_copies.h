@@ -34,16 +34,25 @@ class ByteCopies {
   /// [kRows], by position.
   [[nodiscard]] const std::byte* const* rows() const { return to_; }
 
-  /// The rows `offset` behind those of `keys`; asks for as many lines as it reads.
-  void copy(const KeyRows<V>& keys, Range positions, std::size_t offset) const {
-    for (std::size_t j = positions.begin; j < positions.end; ++j) {
-      for (std::size_t at = 0; at < tile_->row_bytes; at += 64)
-        keys.template ask<1>(keys.ahead + j, at);
-      ByteRows<V>::widen(keys.row[j] + offset, tile_->dtype, tile_->head_dim, to_[j]);
-    }
+  /// The rows `offset` behind those of `keys`. asked(j): the row to ask for meanwhile.
+  template <class Asked>
+  void copy(const KeyRows<V>& keys, Range positions, std::size_t offset, Asked asked) const {
+    if (tile_->dtype == DType::kFp8E5m2) copy_as<DType::kFp8E5m2>(keys, positions, offset, asked);
+    if (tile_->dtype == DType::kFp8E4m3) copy_as<DType::kFp8E4m3>(keys, positions, offset, asked);
   }
 
  private:
+  template <DType D, class Asked>
+  void copy_as(const KeyRows<V>& keys, Range positions, std::size_t offset, Asked asked) const {
+    const std::size_t dim = tile_->head_dim;
+    for (std::size_t j = positions.begin; j < positions.end; ++j) {
+      const std::byte* row = asked(j);
+      for (std::size_t at = 0; at < dim; at += 64)
+        KeyRows<V>::ask(row + at);
+      ByteRows<V>::template widen_as<D>(keys.row[j] + offset, dim, to_[j]);
+    }
+  }
+
   const AttentionTile* tile_ = nullptr;
   std::byte** to_ = nullptr;
 };

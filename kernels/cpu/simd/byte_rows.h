@@ -36,6 +36,24 @@ struct ByteRows {
   }
 
   /// A row of `count`, in whole 32, zeros behind the last.
+  template <DType D>
+  static inline __attribute__((always_inline)) void widen_as(const std::byte* from,
+                                                             std::size_t count,
+                                                             std::byte* to) {
+    std::size_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+      Int first;
+      Int second;
+      halves_as<D>(from + i, &first, &second);
+      V::int_store(to + i * 2, first);
+      V::int_store(to + i * 2 + 64, second);
+    }
+    for (; i + 32 <= count; i += 32)
+      V::int_store(to + i * 2, V::template widen_fp8<D>(from + i));
+    if (i < count) V::int_store(to + i * 2, halves_of_part(from + i, D, count - i));
+  }
+
+  /// The same, of either format.
   static void widen(const std::byte* from, DType dtype, std::size_t count, std::byte* to) {
     if (dtype == DType::kFp8E5m2) widen_as<DType::kFp8E5m2>(from, count, to);
     if (dtype == DType::kFp8E4m3) widen_as<DType::kFp8E4m3>(from, count, to);
@@ -52,21 +70,6 @@ struct ByteRows {
       *first = V::template widen_fp8<D>(from);
       *second = V::template widen_fp8<D>(from + 32);
     }
-  }
-
-  template <DType D>
-  static void widen_as(const std::byte* from, std::size_t count, std::byte* to) {
-    std::size_t i = 0;
-    for (; i + 64 <= count; i += 64) {
-      Int first;
-      Int second;
-      halves_as<D>(from + i, &first, &second);
-      V::int_store(to + i * 2, first);
-      V::int_store(to + i * 2 + 64, second);
-    }
-    for (; i + 32 <= count; i += 32)
-      V::int_store(to + i * 2, V::template widen_fp8<D>(from + i));
-    if (i < count) V::int_store(to + i * 2, halves_of_part(from + i, D, count - i));
   }
 };
 

@@ -1,11 +1,10 @@
-// Where the keys of an attention tile lie, in which order they are gone through, and what is asked
-// for ahead of its use.
+// Where the keys of an attention tile lie, and what is asked for ahead of its use, row by row.
 //
-// Idea: memory is fast only along runs of some KiB, and pages end the runs that the hardware
-// follows. A token with several kv heads goes through the positions in strides, each head over one
-// stride before the next stride: one such part is a unit. While a unit is computed, a later one is
-// prefetched, a line for each line that is read: many at once would fill the queue of misses, and
-// nothing would be computed until they are there.
+// Of several tokens each position asks for one further on. A token with several kv heads goes
+// through the positions in strides, each head over one stride before the next stride: one such part
+// is a unit. While a unit is computed, a later one is asked for, a line for each line that is read:
+// many at once would fill the queue of misses, and nothing would be computed until they are there.
+// Where runs are longer than a few rows, token_asks.h does that sooner.
 #pragma once
 
 #include "kernels/cpu/simd/table.h"
@@ -80,6 +79,9 @@ class KeyRows {
       row[j] = row[begin];
   }
 
+  /// Positions of a unit.
+  [[nodiscard]] std::size_t stride() const { return stride_; }
+
   /// Units are numbered from the block's beginning.
   [[nodiscard]] std::size_t first_unit(Range block) const {
     return block.begin / stride_ * tile_.kv_heads;
@@ -87,14 +89,6 @@ class KeyRows {
 
   [[nodiscard]] std::size_t units(Range block) const {
     return (block.end + stride_ - 1) / stride_ * tile_.kv_heads;
-  }
-
-  [[nodiscard]] std::size_t head_of(std::size_t unit) const { return unit % tile_.kv_heads; }
-
-  /// Positions of the block in the unit's stride.
-  [[nodiscard]] Range positions_of(Range block, std::size_t unit) const {
-    const std::size_t first = unit / tile_.kv_heads * stride_;
-    return overlap(block, {first, first + stride_});
   }
 
   /// Asks at once for what the first units of all read, keys of this block.
@@ -121,14 +115,19 @@ class KeyRows {
       ahead[j] = (j + kAhead < known_ ? row[j + kAhead] : row[known_ - 1]) + offset;
   }
 
-  /// For the line at byte `at` of the rows that C positions ask for. Into the second level: the
-  /// first has room for few lines that wait, and whoever asks for more stands still.
+  /// For the line at byte `at` of the rows that C positions ask for.
   template <int C>
   inline __attribute__((always_inline)) void ask(const std::byte* const* rows,
                                                  std::size_t at) const {
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c)
-      __builtin_prefetch(rows[c] + at, 0, 2);
+      ask(rows[c] + at);
+  }
+
+  /// For a line. Into the second level: the first has room for few lines that wait, and whoever
+  /// asks for more stands still.
+  static inline __attribute__((always_inline)) void ask(const std::byte* line) {
+    __builtin_prefetch(line, 0, 2);
   }
 
  private:

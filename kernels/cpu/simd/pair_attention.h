@@ -93,7 +93,10 @@ class PairAttention {
 
   void score_block() {
     keys_.aim_all(rows_.block(), 0);
-    if (copies_.are_there()) copies_.copy(keys_, rows_.block(), 0);
+    if (copies_.are_there()) {
+      const auto asked = [&](std::size_t j) { return keys_.ahead[j]; };
+      copies_.copy(keys_, rows_.block(), 0, asked);
+    }
     const std::size_t count = rows_.group_count();
     std::size_t g = 0;
     for (; g + 4 <= count; g += 4)

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 namespace tandem::kernels::cpu {
 
@@ -18,46 +17,41 @@ struct PairSums {
   /// Weights from one row to the next: a block and a tile of keys.
   static constexpr std::size_t kWeightStride = kKeyBlock + 16;
 
-  /// Adds the products of R rows of q, `q_stride` elements apart, with the C keys from `position`
-  /// on, of which `key_rows` says where they are. kDim: the number of dimensions where it is a
-  /// common one, or 0. Some keys at a time: their lines are read and asked for nearly in the order
-  /// of memory, and one load of q serves them.
-  template <int R, int C, bool kAsk, std::size_t kDim, int kFirst = 0>
-  static inline __attribute__((always_inline)) void dot(const KeyRows<V>& keys,
-                                                        const std::byte* const* key_rows,
+  /// The products of R rows of q, `q_stride` elements apart, with C keys. kDim: the number of
+  /// dimensions where it is a common one, or 0. Key by key, for memory is fastest in its own order.
+  /// ask(key, byte): for a line with each that is read.
+  template <int R, int C, std::size_t kDim, class Ask>
+  static inline __attribute__((always_inline)) void dot(const std::byte* const* keys,
+                                                        std::size_t offset,
                                                         const std::byte* q,
                                                         std::size_t q_stride,
-                                                        std::size_t position,
-                                                        std::size_t offset,
                                                         std::size_t dim,
+                                                        Ask ask,
                                                         Vec (&acc)[R][C]) {
-    constexpr int kAtOnce = C < 4 ? C : 4;
-    const std::byte* const* rows = key_rows + position + kFirst;
-    const std::byte* const* ahead = keys.ahead + position + kFirst;
-    const auto step = [&](std::size_t i, std::size_t left) __attribute__((always_inline)) {
-      if constexpr (kAsk) keys.template ask<kAtOnce>(ahead, i * 2);
-#pragma GCC unroll 4
-      for (int c = 0; c < kAtOnce; ++c) {
-        const auto key = load_halves(rows[c] + offset + i * 2, left);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+        acc[r][c] = V::zero();
+      const std::byte* key = keys[c] + offset;
+      const auto step = [&](std::size_t i, std::size_t left) __attribute__((always_inline)) {
+        ask(c, i * 2);
+        const auto halves = load_halves(key + i * 2, left);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
           const auto pairs = V::int_load(q + (static_cast<std::size_t>(r) * q_stride + i) * 2);
-          acc[r][kFirst + c] = V::dot2(acc[r][kFirst + c], pairs, key);
+          acc[r][c] = V::dot2(acc[r][c], pairs, halves);
         }
+      };
+      if constexpr (kDim != 0) {
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < kDim; i += 32)
+          step(i, 32);
+      } else {
+        for (std::size_t i = 0; i < dim; i += 32)
+          step(i, dim - i);
       }
-    };
-    if constexpr (kDim != 0) {
-      [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
-        (step(I * 32, 32), ...);
-      }
-      (std::make_index_sequence<kDim / 32>());
-    } else {
-      for (std::size_t i = 0; i < dim; i += 32)
-        step(i, dim - i);
     }
-    if constexpr (kFirst + kAtOnce < C)
-      dot<R, C, kAsk, kDim, kFirst + kAtOnce>(
-          keys, key_rows, q, q_stride, position, offset, dim, acc);
   }
 
   /// Lanes of a pair of weights whose positions are seen.
@@ -74,17 +68,22 @@ struct PairSums {
                                                         const std::byte* weights,
                                                         std::size_t count,
                                                         Vec (&acc)[R][2 * C]) {
+    const std::size_t left = C == 1 ? count : 32;
+    typename V::Int first[C];
     typename V::Int low[C];
     typename V::Int high[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
-      const std::size_t at = static_cast<std::size_t>(c) * 64;
-      const std::size_t left = C == 1 ? count : 32;
-      auto a = V::int_zero();
-      auto b = V::int_zero();
-      if constexpr ((kSeen & kEven) != 0) a = load_halves(even + at, left);
-      if constexpr ((kSeen & kOdd) != 0) b = load_halves(odd + at, left);
-      V::interleave(a, b, &low[c], &high[c]);
+      first[c] = V::int_zero();
+      if constexpr ((kSeen & kEven) != 0)
+        first[c] = load_halves(even + static_cast<std::size_t>(c) * 64, left);
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      auto second = V::int_zero();
+      if constexpr ((kSeen & kOdd) != 0)
+        second = load_halves(odd + static_cast<std::size_t>(c) * 64, left);
+      V::interleave(first[c], second, &low[c], &high[c]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {

@@ -8,13 +8,15 @@ namespace tandem::kernels::cpu {
 /// Lines go to the second level of caches: the first has room for few that wait, and whoever asks
 /// for more stands still. Of each block all keys, then all values, page by page, only what the tile
 /// sees; a line of each of up to kMostStreams kv heads in turn: memory is faster along several runs
-/// than along one.
-template <class V, std::size_t kMostStreams>
+/// than along one. kRunMost: positions whose kv heads follow each other, where a page is no limit.
+template <class V, std::size_t kMostStreams, std::size_t kRunMost = 32>
 class KeysAhead {
  public:
-  /// Of a tile that sees positions from `first` to `last`.
-  KeysAhead(const AttentionTile& tile, std::size_t first, std::size_t last) {
-    enter(tile, first, last);
+  using Range = typename KeyRows<V>::Range;
+
+  /// Of a tile that sees `positions`.
+  KeysAhead(const AttentionTile& tile, Range positions) {
+    enter(tile, positions);
     aim();
   }
 
@@ -32,6 +34,22 @@ class KeysAhead {
     if (entered_ != nullptr)
       entered_->lines_asked = (next_lines_ / streams_ - turns_ - left_) * streams_;
   }
+
+  /// Lines of a run that are left, one behind the other, of each head that takes turns.
+  [[nodiscard]] std::size_t left() const { return left_; }
+
+  /// So many lines, no more than left(), for the caller to ask for: where the first one is.
+  const std::byte* take(std::size_t lines) {
+    static_assert(kMostStreams == 1);
+    const std::byte* from = from_;
+    from_ += lines * kLine;
+    left_ -= lines;
+    if (left_ == 0) step();
+    return from;
+  }
+
+  /// For so many lines of each head that takes turns.
+  void ask_some(std::size_t turns) { ask_slowly<true>(turns); }
 
   /// From now on asks for no block that begins at `limit` or later.
   void stop_at(std::size_t limit) {
@@ -56,8 +74,6 @@ class KeysAhead {
 
  private:
   static constexpr std::size_t kLine = 64;
-  /// Positions whose kv heads follow each other, where a page is no limit.
-  static constexpr std::size_t kStride = 32;
 
   /// For a line of each of kStreams kv heads, kTurns times.
   template <std::size_t kStreams, std::size_t kTurns>
@@ -96,14 +112,14 @@ class KeysAhead {
     }
   }
 
-  void enter(const AttentionTile& tile, std::size_t first, std::size_t last) {
+  void enter(const AttentionTile& tile, Range positions) {
     tile_ = &tile;
     streams_ = tile.kv_head_stride % kLine == 0 ? kMostStreams : 1;
     while (tile.kv_heads % streams_ != 0)
       streams_ /= 2;
-    last_ = last;
-    limit_ = last;
-    begin_block(first);
+    last_ = positions.end;
+    limit_ = positions.end;
+    begin_block(positions.begin);
   }
 
   void begin_block(std::size_t position) {
@@ -141,8 +157,7 @@ class KeysAhead {
     next_ = nullptr;
     const AttentionTile* tile = next.claim(next);
     if (tile == nullptr) return;
-    const auto seen = KeyRows<V>::seen_by(*tile, 0);
-    enter(*tile, seen.begin, seen.end);
+    enter(*tile, KeyRows<V>::seen_by(*tile, 0));
     turns_ = next_lines_ / streams_;
     entered_ = &next;
     aim();
@@ -153,7 +168,7 @@ class KeysAhead {
     const std::size_t page = begin_ / tile.page_size;
     const std::size_t slot = begin_ % tile.page_size;
     const std::size_t page_end = begin_ - slot + tile.page_size;
-    const std::size_t stride_end = begin_ / kStride * kStride + kStride;
+    const std::size_t stride_end = begin_ / kRunMost * kRunMost + kRunMost;
     end_ = page_end < stride_end ? page_end : stride_end;
     end_ = end_ < block_end_ ? end_ : block_end_;
     const std::byte* from =

@@ -1,0 +1,127 @@
+// What one token asks for while it reads keys and values: unit by unit, beside each row another
+// one.
+#pragma once
+
+#include "kernels/cpu/simd/keys_ahead.h"
+
+namespace tandem::kernels::cpu {
+
+/// The order of asking is that of memory (keys_ahead.h). By pairs the order of reading is another
+/// one: each head goes over several pages before the next head does, which other families gain
+/// nothing by. Which rows are asked for is settled before a unit, so that between products nothing
+/// is left to decide; that takes runs of some rows in whole lines.
+template <class V>
+class TokenAsks {
+ public:
+  using Range = typename KeyRows<V>::Range;
+
+  /// What is asked for beside what is read: nothing, rows of KeyRows::ahead (by several tokens), or
+  /// those of this class.
+  enum class Asks {
+    kNothing,
+    kRows,
+    kToken
+  };
+
+  /// Whether this class is for a token with such keys and values; else KeyRows asks for them.
+  static bool takes(const AttentionTile& tile) {
+    return tile.tokens == 1 && tile.row_bytes % 64 == 0 &&
+           tile.page_size * tile.row_bytes >= kLeastRunBytes;
+  }
+
+  /// Positions that a token's heads go through in turn, at most.
+  static constexpr std::size_t kStrideMost = 64;
+
+  /// `near`: memory of 2 kGroup rows that others use anyway.
+  TokenAsks(const AttentionTile& tile, const std::byte* near)
+      : ahead_(tile, KeyRows<V>::seen_by(tile, 0)),
+        near_(near),
+        row_bytes_(tile.row_bytes),
+        stride_(V::kBf16Pairs ? kStrideMost : kGroup) {
+    while (stride_ > kGroup && stride_ * tile.kv_heads > kStrideRows)
+      stride_ /= 2;
+    std::size_t run = kStrideMost;
+    while (run > kGroup && tile.page_size % run != 0)
+      run /= 2;
+    if (stride_ < run) stride_ = run;
+    const std::size_t between = stride_ > run ? stride_ * tile.kv_heads * row_bytes_ : 0;
+    lines_ahead_ = (kBytesAhead + between) / 64;
+    for (auto& group : groups_)
+      group = near;
+  }
+
+  /// Asks at once for what comes first, as far as the tile before has not.
+  void begin(const AttentionTile& tile) {
+    std::size_t asked = 0;
+    if (tile.next != nullptr) {
+      asked = tile.next->lines_asked;
+      ahead_.go_on(*tile.next, lines_ahead_);
+    }
+    if (asked < lines_ahead_) ahead_.ask_some(lines_ahead_ - asked);
+  }
+
+  void end() { ahead_.end(); }
+
+  /// Positions that a token's heads go through in turn: those of one head are a unit.
+  [[nodiscard]] std::size_t stride() const { return stride_; }
+
+  /// `positions` within a stride come next, of one head.
+  void begin_unit(Range positions) {
+    std::size_t begin = positions.begin;
+    while (begin < positions.end) {
+      const std::size_t group_end = begin / kGroup * kGroup + kGroup;
+      const std::size_t end = group_end < positions.end ? group_end : positions.end;
+      const std::byte* from = next((end - begin) * row_bytes_ / 64);
+      groups_[begin / kGroup % kGroups] =
+          from == nullptr ? near_ : from - begin % kGroup * row_bytes_;
+      begin = end;
+    }
+  }
+
+  /// A function of c: the row that the position c further asks for. Of kToken the position is one
+  /// of the unit, and rows are right up to a whole kGroup.
+  template <Asks A>
+  auto asked(const KeyRows<V>& keys, std::size_t position) const {
+    if constexpr (A == Asks::kToken) {
+      const std::byte* row = groups_[position / kGroup % kGroups] + position % kGroup * row_bytes_;
+      return [row, bytes = row_bytes_](int c) { return row + static_cast<std::size_t>(c) * bytes; };
+    } else {
+      return [rows = keys.ahead + position](int c) { return rows[c]; };
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGroup = 16;
+  static constexpr std::size_t kLeastRunBytes = 1024;
+  static constexpr std::size_t kGroups = kStrideMost / kGroup;
+  /// Of a stride of all heads, at most, but a run of each at least.
+  static constexpr std::size_t kStrideRows = 256;
+  /// Between a prefetch and its use, where both have one order.
+  static constexpr std::size_t kBytesAhead = 32 * 1024;
+
+  /// The next lines, if they follow each other; null: they are asked for.
+  const std::byte* next(std::size_t lines) {
+    if (too_many_ >= lines) {
+      too_many_ -= lines;
+      return nullptr;
+    }
+    // Rather begins with a run.
+    if (ahead_.left() < lines) {
+      too_many_ += ahead_.left();
+      ahead_.ask_some(ahead_.left());
+    }
+    if (ahead_.left() >= lines) return ahead_.take(lines);
+    ahead_.ask_some(lines);
+    return nullptr;
+  }
+
+  KeysAhead<V, 1, kStrideMost> ahead_;
+  const std::byte* near_;
+  std::size_t row_bytes_;
+  std::size_t stride_;
+  std::size_t lines_ahead_;
+  std::size_t too_many_ = 0;  ///< lines that were asked for beyond what was read
+  const std::byte* groups_[kGroups];
+};
+
+}  // namespace tandem::kernels::cpu
