@@ -4,7 +4,7 @@
 // through the positions in strides, each head over one stride before the next stride: one such part
 // is a unit. While a unit is computed, a later one is asked for, a line for each line that is read:
 // many at once would fill the queue of misses, and nothing would be computed until they are there.
-// Where runs are longer than a few rows, token_asks.h does that sooner.
+// Of a token whose pages hold runs of some rows token_asks.h does that.
 #pragma once
 
 #include "kernels/cpu/simd/table.h"

@@ -3,6 +3,9 @@
 
 #include "kernels/cpu/simd/key_rows.h"
 
+#include <cstddef>
+#include <cstdint>
+
 namespace tandem::kernels::cpu {
 
 /// Lines go to the second level of caches: the first has room for few that wait, and whoever asks

@@ -2,7 +2,7 @@
 // In which order: attention.h.
 #pragma once
 
-#include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/table.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/simd/keys_ahead.h"
 
+#include <cstddef>
+
 namespace tandem::kernels::cpu {
 
 /// The order of asking is that of memory (keys_ahead.h). By pairs the order of reading is another
@@ -15,36 +17,38 @@ class TokenAsks {
  public:
   using Range = typename KeyRows<V>::Range;
 
-  /// What is asked for beside what is read: nothing, rows of KeyRows::ahead (by several tokens), or
-  /// those of this class.
+  /// What is asked for beside what is read: nothing, rows of KeyRows::ahead, or those of
+  /// this class.
   enum class Asks {
     kNothing,
     kRows,
     kToken
   };
 
-  /// Whether this class is for a token with such keys and values; else KeyRows asks for them.
+  /// Whether this class is for a token with such keys and values; else KeyRows asks for them, row
+  /// by row.
   static bool takes(const AttentionTile& tile) {
-    return tile.tokens == 1 && tile.row_bytes % 64 == 0 &&
-           tile.page_size * tile.row_bytes >= kLeastRunBytes;
+    return tile.tokens == 1 && tile.row_bytes % 64 == 0 && tile.page_size >= 4 &&
+           tile.page_size * tile.row_bytes >= kLeastRunBytes &&
+           (kStrideMost % tile.page_size == 0 || tile.page_size % kStrideMost == 0);
   }
 
   /// Positions that a token's heads go through in turn, at most.
-  static constexpr std::size_t kStrideMost = 64;
+  static constexpr std::size_t kStrideMost = KeyRows<V>::kStrideMost;
 
   /// `near`: memory of 2 kGroup rows that others use anyway.
   TokenAsks(const AttentionTile& tile, const std::byte* near)
       : ahead_(tile, KeyRows<V>::seen_by(tile, 0)),
         near_(near),
         row_bytes_(tile.row_bytes),
-        stride_(V::kBf16Pairs ? kStrideMost : kGroup) {
-    while (stride_ > kGroup && stride_ * tile.kv_heads > kStrideRows)
+        stride_(by_pairs(tile) ? kStrideMost : kGroup) {
+    const std::size_t most_bytes = row_bytes_ > kRowBytes ? row_bytes_ : kRowBytes;
+    while (stride_ > kGroup && stride_ * tile.kv_heads * most_bytes > kStrideBytes)
       stride_ /= 2;
-    std::size_t run = kStrideMost;
-    while (run > kGroup && tile.page_size % run != 0)
-      run /= 2;
+    const std::size_t run = tile.page_size < kStrideMost ? tile.page_size : kStrideMost;
     if (stride_ < run) stride_ = run;
-    const std::size_t between = stride_ > run ? stride_ * tile.kv_heads * row_bytes_ : 0;
+    const bool one_order = stride_ == run || tile.kv_heads == 1;
+    const std::size_t between = one_order ? 0 : stride_ * tile.kv_heads * row_bytes_;
     lines_ahead_ = (kBytesAhead + between) / 64;
     for (auto& group : groups_)
       group = near;
@@ -94,10 +98,16 @@ class TokenAsks {
   static constexpr std::size_t kGroup = 16;
   static constexpr std::size_t kLeastRunBytes = 1024;
   static constexpr std::size_t kGroups = kStrideMost / kGroup;
-  /// Of a stride of all heads, at most, but a run of each at least.
-  static constexpr std::size_t kStrideRows = 256;
+  /// Of a stride of all heads, at most, but a run of each at least; shorter rows than kRowBytes
+  /// count as such ones.
+  static constexpr std::size_t kStrideBytes = 64 * 1024;
+  static constexpr std::size_t kRowBytes = 256;
   /// Between a prefetch and its use, where both have one order.
   static constexpr std::size_t kBytesAhead = 32 * 1024;
+
+  static bool by_pairs(const AttentionTile& tile) {
+    return V::kBf16Pairs && tile.dtype != DType::kF32 && tile.dtype != DType::kF16;
+  }
 
   /// The next lines, if they follow each other; null: they are asked for.
   const std::byte* next(std::size_t lines) {
