@@ -76,7 +76,7 @@ class Attention {
                  room,
                  room + Copies::kPointerBytes,
                  padded_dim_ * 2,
-                 tile.tokens == 1 ? TokenAsks<V>::kStrideMost : Copies::kRows);
+                 tile.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
     row_at_ = copies_.rows();
     value_offset_ = 0;
   }
@@ -241,16 +241,17 @@ class Attention {
     if constexpr (kPairs<D>) {
       if (dim_ == 128) return score_pairs<R, C, A, 128>(row, end, offset, block);
       return score_pairs<R, C, A, 0>(row, end, offset, block);
-    }
-    for (std::size_t j = block.begin; j < block.end; j += C) {
-      Vec sums[16];
-      constexpr int kKeysAtOnce = V::kScoreSums / R;
+    } else {
+      for (std::size_t j = block.begin; j < block.end; j += C) {
+        Vec sums[16];
+        constexpr int kKeysAtOnce = V::kScoreSums / R;
 #pragma GCC unroll 4
-      for (int c = 0; c < C; c += kKeysAtOnce) {
-        dot<D, R, kKeysAtOnce, C, A>(
-            q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
+        for (int c = 0; c < C; c += kKeysAtOnce) {
+          dot<D, R, kKeysAtOnce, C, A>(
+              q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
+        }
+        store_scores<R, C>(row, end, j, V::sum16(sums));
       }
-      store_scores<R, C>(row, end, j, V::sum16(sums));
     }
   }
 
@@ -285,7 +286,7 @@ class Attention {
   inline __attribute__((always_inline)) void dot(const float* q,
                                                  std::size_t position,
                                                  std::size_t offset,
-                                                 Vec* sums) {
+                                                 Vec* sums) const {
     constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
     const std::byte* const* keys = row_at_ + position;
     const auto rows = asked<A>(position);

@@ -83,17 +83,13 @@ class KeyRows {
   [[nodiscard]] std::size_t stride() const { return stride_; }
 
   /// Units are numbered from the block's beginning.
-  [[nodiscard]] std::size_t first_unit(Range block) const {
-    return block.begin / stride_ * tile_.kv_heads;
-  }
-
   [[nodiscard]] std::size_t units(Range block) const {
     return (block.end + stride_ - 1) / stride_ * tile_.kv_heads;
   }
 
   /// Asks at once for what the first units of all read, keys of this block.
   void ask_first(Range block) {
-    const std::size_t begin = first_unit(block);
+    const std::size_t begin = block.begin / stride_ * tile_.kv_heads;
     for (std::size_t i = 0; i < units_ahead_ && begin + i < units(block); ++i) {
       aim(0, block, begin + i);
       for (std::size_t j = 0; j < stride_; ++j) {

@@ -8,8 +8,7 @@
 
 namespace tandem::kernels::cpu {
 
-/// Lines go to the second level of caches: the first has room for few that wait, and whoever asks
-/// for more stands still. Of each block all keys, then all values, page by page, only what the tile
+/// Of each block all keys, then all values, page by page, only what the tile
 /// sees; a line of each of up to kMostStreams kv heads in turn: memory is faster along several runs
 /// than along one. kRunMost: positions whose kv heads follow each other, where a page is no limit.
 template <class V, std::size_t kMostStreams, std::size_t kRunMost = 32>
@@ -100,7 +99,7 @@ class KeysAhead {
     const std::size_t apart = tile_->kv_head_stride;
 #pragma GCC unroll 8
     for (std::size_t stream = 0; stream < kStreams; ++stream)
-      __builtin_prefetch(from + stream * apart, 0, 2);
+      KeyRows<V>::ask(from + stream * apart);
   }
 
   template <bool kAsks>
@@ -108,7 +107,7 @@ class KeysAhead {
     for (; turns > 0 && left_ > 0; --turns) {
       if (kAsks) {
         for (std::size_t stream = 0; stream < streams_; ++stream)
-          __builtin_prefetch(from_ + stream * tile_->kv_head_stride, 0, 2);
+          KeyRows<V>::ask(from_ + stream * tile_->kv_head_stride);
       }
       from_ += kLine;
       if (--left_ == 0) step();
@@ -171,8 +170,8 @@ class KeysAhead {
     const std::size_t page = begin_ / tile.page_size;
     const std::size_t slot = begin_ % tile.page_size;
     const std::size_t page_end = begin_ - slot + tile.page_size;
-    const std::size_t stride_end = begin_ / kRunMost * kRunMost + kRunMost;
-    end_ = page_end < stride_end ? page_end : stride_end;
+    const std::size_t run_end = begin_ / kRunMost * kRunMost + kRunMost;
+    end_ = page_end < run_end ? page_end : run_end;
     end_ = end_ < block_end_ ? end_ : block_end_;
     const std::byte* from =
         tile.keys + static_cast<std::size_t>(tile.pages[page]) * tile.page_stride_bytes +

@@ -33,9 +33,6 @@ class TokenAsks {
            (kStrideMost % tile.page_size == 0 || tile.page_size % kStrideMost == 0);
   }
 
-  /// Positions that a token's heads go through in turn, at most.
-  static constexpr std::size_t kStrideMost = KeyRows<V>::kStrideMost;
-
   /// `near`: memory of 2 kGroup rows that others use anyway.
   TokenAsks(const AttentionTile& tile, const std::byte* near)
       : ahead_(tile, KeyRows<V>::seen_by(tile, 0)),
@@ -83,7 +80,7 @@ class TokenAsks {
   }
 
   /// A function of c: the row that the position c further asks for. Of kToken the position is one
-  /// of the unit, and rows are right up to a whole kGroup.
+  /// of the unit; beyond its kGroup other rows are asked for than were counted.
   template <Asks A>
   auto asked(const KeyRows<V>& keys, std::size_t position) const {
     if constexpr (A == Asks::kToken) {
@@ -95,6 +92,7 @@ class TokenAsks {
   }
 
  private:
+  static constexpr std::size_t kStrideMost = KeyRows<V>::kStrideMost;
   static constexpr std::size_t kGroup = 16;
   static constexpr std::size_t kLeastRunBytes = 1024;
   static constexpr std::size_t kGroups = kStrideMost / kGroup;
