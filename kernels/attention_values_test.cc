@@ -91,48 +91,68 @@ TEST(Attention, PagesBehindTheWindowMayBeGone) {
   });
 }
 
-TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
+void expect_bad_values_stay(const Backend* backend,
+                            DType dtype,
+                            std::size_t page_size,
+                            std::int32_t window) {
   ThreadPool threads(1);
-  for_each_kind(
-      testing::vector_backends(), [&](const Backend* backend, DType dtype, std::size_t page_size) {
-        const World world{.heads = 4,
-                          .kv = {.page_size = page_size,
-                                 .kv_heads = 2,
-                                 .head_dim = 32,
-                                 .dtype = dtype,
-                                 .lengths = {40}}};
-        Filled filled(world);
-        filled.write(*backend, threads);
-        const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
-        for (const float bad : {kNan, kInf}) {
-          if (is_fp8(dtype) && bad == kInf) continue;  // stored as the largest finite value
-          SCOPED_TRACE(bad);
-          filled.k[(17 * 2 + 0) * 32 + 5] = 0;
-          filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
-          filled.write(*backend, threads);
-          const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
-          EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
-          for (std::size_t i = 0; i < out.size(); ++i) {
-            const std::size_t position = i / filled.row();
-            const std::size_t head = i / 32 % 4;
-            EXPECT_EQ(std::isfinite(out[i]), !(position >= 17 && head >= 2 && i % 32 == 5)) << i;
-          }
-          for (const std::size_t position : {16U, 17U, 39U}) {
-            EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
-                                  pick(out, {position}, filled.row())))
-                << position;
-          }
-          filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
-          filled.write(*backend, threads);
-          const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
-          for (std::size_t i = 0; i < scores.size(); ++i) {
-            const std::size_t position = i / filled.row();
-            if (i / 32 % 4 < 2) {
-              EXPECT_EQ(std::isnan(scores[i]), position >= 17) << i;
-            }
-          }
-        }
-      });
+  // Of position 17, in a prompt of 40.
+  const auto sees = [&](std::size_t position) {
+    return position >= 17 && (window == 0 || position < 17 + static_cast<std::size_t>(window));
+  };
+  const World world{.heads = 4,
+                    .kv = {.page_size = page_size,
+                           .kv_heads = 2,
+                           .head_dim = 32,
+                           .dtype = dtype,
+                           .lengths = {40}},
+                    .window = window};
+  Filled filled(world);
+  filled.write(*backend, threads);
+  const std::vector<float> clean = filled.attend(*backend, filled.all(), threads);
+  for (const float bad : {kNan, kInf}) {
+    if (is_fp8(dtype) && bad == kInf) continue;  // stored as the largest finite value
+    SCOPED_TRACE(bad);
+    filled.k[(17 * 2 + 0) * 32 + 5] = 0;
+    filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
+    filled.write(*backend, threads);
+    const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
+    EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
+    for (std::size_t i = 17 * filled.row(); i < out.size(); ++i) {
+      if (!sees(i / filled.row())) {
+        EXPECT_EQ(out[i], clean[i]) << i;
+      }
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t position = i / filled.row();
+      const std::size_t head = i / 32 % 4;
+      EXPECT_EQ(std::isfinite(out[i]), !(sees(position) && head >= 2 && i % 32 == 5)) << i;
+    }
+    for (const std::size_t position : {16U, 17U, 39U}) {
+      EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
+                            pick(out, {position}, filled.row())))
+          << position;
+    }
+    filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
+    filled.write(*backend, threads);
+    const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const std::size_t position = i / filled.row();
+      if (i / 32 % 4 < 2) {
+        EXPECT_EQ(std::isnan(scores[i]), sees(position)) << i;
+      }
+    }
+  }
+}
+
+TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
+  for_each_kind(testing::vector_backends(),
+                [&](const Backend* backend, DType dtype, std::size_t page_size) {
+                  for (const std::int32_t window : {0, 9}) {
+                    SCOPED_TRACE(window);
+                    expect_bad_values_stay(backend, dtype, page_size, window);
+                  }
+                });
 }
 
 // Equal weights of values whose sum is negative and too small for a normal number: what a unit

@@ -53,9 +53,15 @@ class Rng {
   std::uint64_t state_;
 };
 
+/// Kernels that read memory in the order that this machine's others do not.
+inline cpu::Kernels in_other_order(cpu::Kernels kernels) {
+  kernels.in_order = !cpu::features().reads_in_order;
+  return kernels;
+}
+
 /// The families that this machine runs, without the reference; avx512 without VNNI too, and
-/// avx512_bf16 without VBMI, amx on emulated tiles also with its own vectors, and both amx and
-/// avx512_bf16 in plain code, which run everywhere.
+/// avx512_bf16 without VBMI, both in the other order of memory, amx on emulated tiles also with its
+/// own vectors, and both amx and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
   static const CpuBackend emulated_bf16(
@@ -65,11 +71,12 @@ inline std::vector<const Backend*> vector_backends() {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
 #if defined(__x86_64__)
-  static const CpuBackend plain(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
+  static const CpuBackend plain(
+      Family::kAvx512, CpuBackend::kNumerics, in_other_order(cpu::avx512_kernels()));
   if (cpu::features().avx512_vnni) backends.push_back(&plain);
   if (cpu::features().avx512_vbmi) {
     static const CpuBackend no_vbmi(
-        Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
+        Family::kAvx512Bf16, cpu::kBf16Numerics, in_other_order(cpu::avx512_bf16_kernels()));
     backends.push_back(&no_vbmi);
     static const CpuBackend tiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());

@@ -61,6 +61,13 @@ bool parse_family(std::string_view name, Family* family) {
   return false;
 }
 
+#if defined(TANDEM_KERNELS_X86)
+static cpu::Kernels for_this_machine(cpu::Kernels kernels) {
+  kernels.in_order = cpu::features().reads_in_order;
+  return kernels;
+}
+#endif
+
 const Backend* select(Family requested, std::string* reason) {
   static const ReferenceBackend kReference;
   static const CpuBackend kGeneric(Family::kGeneric, CpuBackend::kNumerics, cpu::generic_kernels());
@@ -68,23 +75,26 @@ const Backend* select(Family requested, std::string* reason) {
   if (requested == Family::kReference) return &kReference;
   if (requested == Family::kGeneric) return &kGeneric;
 #if defined(TANDEM_KERNELS_X86)
-  static const CpuBackend kAvx2(Family::kAvx2, CpuBackend::kNumerics, cpu::avx2_kernels());
+  static const CpuBackend kAvx2(
+      Family::kAvx2, CpuBackend::kNumerics, for_this_machine(cpu::avx2_kernels()));
   const cpu::Features& have = cpu::features();
   static const CpuBackend kAvx512(
       Family::kAvx512,
       CpuBackend::kNumerics,
-      have.avx512_vnni ? cpu::avx512_vnni_kernels() : cpu::avx512_kernels());
+      for_this_machine(have.avx512_vnni ? cpu::avx512_vnni_kernels() : cpu::avx512_kernels()));
   if (requested == Family::kAvx2 && have.avx2) return &kAvx2;
   if (requested == Family::kAvx512 && have.avx512) return &kAvx512;
   if (requested == Family::kAvx512Bf16 && have.avx512_bf16) {
     static const CpuBackend kBf16(
         Family::kAvx512Bf16,
         cpu::kBf16Numerics,
-        have.avx512_vbmi ? cpu::avx512_bf16_vbmi_kernels() : cpu::avx512_bf16_kernels());
+        for_this_machine(have.avx512_vbmi ? cpu::avx512_bf16_vbmi_kernels()
+                                          : cpu::avx512_bf16_kernels()));
     return &kBf16;
   }
   if (requested == Family::kAmx && have.amx) {
-    static const CpuBackend kAmx(Family::kAmx, cpu::kAmxNumerics, cpu::amx_kernels());
+    static const CpuBackend kAmx(
+        Family::kAmx, cpu::kAmxNumerics, for_this_machine(cpu::amx_kernels()));
     return &kAmx;
   }
 #endif

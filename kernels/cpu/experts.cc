@@ -64,7 +64,8 @@ struct Blocks {
   }
 };
 
-cpu::LinearBlock block_of(const PackedWeight& weight,
+cpu::LinearBlock block_of(const cpu::Kernels& kernels,
+                          const PackedWeight& weight,
                           std::size_t expert,
                           ThreadPool& pool,
                           std::size_t worker) {
@@ -75,6 +76,7 @@ cpu::LinearBlock block_of(const PackedWeight& weight,
   block.dtype = weight.dtype();
   block.k = weight.k();
   block.n = weight.n();
+  block.in_order = kernels.in_order;
   block.scratch = reinterpret_cast<float*>(pool.scratch(worker));
   return block;
 }
@@ -99,7 +101,7 @@ void gate_up(const ExpertMlpArgs& args,
     const std::size_t index = task / columns;
     const std::size_t expert = blocks.expert_of(groups, index);
     const std::size_t first = groups.begin[expert] + (index - blocks.first[expert]) * blocks.rows;
-    cpu::LinearBlock block = block_of(*args.gate, expert, pool, worker);
+    cpu::LinearBlock block = block_of(kernels, *args.gate, expert, pool, worker);
     block.x = args.x;
     block.x_stride = stride_or(args.x_stride, hidden);
     block.x_rows = args.rows + first;
@@ -148,7 +150,7 @@ void down(const ExpertMlpArgs& args,
       const std::int32_t* end = std::lower_bound(first, group_end, token_end);
       for (; first < end; first += block_rows) {
         const auto row = static_cast<std::size_t>(first - args.rows);
-        cpu::LinearBlock block = block_of(*args.down, expert, pool, worker);
+        cpu::LinearBlock block = block_of(kernels, *args.down, expert, pool, worker);
         block.x = args.inner + row * 2 * inner;
         block.x_stride = 2 * inner;
         block.rows = std::min(block_rows, static_cast<std::size_t>(end - first));

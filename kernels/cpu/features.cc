@@ -59,6 +59,8 @@ Features detect() {
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
+  if (__get_cpuid(0, &a, &b, &c, &d) != 0)
+    found.reads_in_order = b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163;  // AuthenticAMD
   if (__get_cpuid(1, &a, &b, &c, &d) == 0) return found;
   const bool fma = bit(c, 12);
   const bool osxsave = bit(c, 27);

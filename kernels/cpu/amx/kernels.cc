@@ -114,6 +114,13 @@ void attention(const AttentionTile& tile) {
 }
 
 template <class T>
+std::size_t attention_rows(DType dtype, std::size_t head_dim) {
+  using Attention = TileAttention<Avx512TileVec, T>;
+  if (Attention::takes(dtype)) return Attention::most_rows(dtype, head_dim);
+  return avx512_kernels().attention_rows(dtype, head_dim);
+}
+
+template <class T>
 Kernels kernels_on() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear<T>;
@@ -127,7 +134,7 @@ Kernels kernels_on() {
   kernels.pack_part = &AmxLinear<Avx512Vec, T>::pack_part;
   kernels.shorten = &ShortBf16<Avx512Vec>::shorten;
   kernels.attention = &attention<T>;
-  kernels.attention_rows = &TileAttention<Avx512TileVec, T>::most_rows;
+  kernels.attention_rows = &attention_rows<T>;
   return kernels;
 }
 

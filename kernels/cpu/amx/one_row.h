@@ -41,7 +41,7 @@ class OneRow {
   using Tiles = PanelTiles<V, W>;
   static constexpr std::size_t kStepLines = kTileHeight;
   static_assert(kStepLines * 2 == kStepK, "a line is a pair of k");
-  static constexpr std::size_t kAheadSteps = kMakes ? 4 : Linear<V>::kAheadBytes / W::kMadeOf;
+  static constexpr std::size_t kAheadSteps = kMakes ? 4 : PanelAsks<V>::kAheadBytes / W::kMadeOf;
   /// Panels side by side: four streams are read fastest.
   static constexpr std::size_t kWide = 4;
   /// Scratch: the row as tiles have it, as f32, sums of panels, B tiles that are made.
@@ -82,7 +82,7 @@ class OneRow {
   template <std::size_t P>
   inline __attribute__((always_inline)) void sum(std::size_t panel) const {
     const std::byte* weight = block_.weight + panel * block_.panel_bytes;
-    const std::byte* then = Linear<V>::panels_behind(block_, panel + P);
+    const std::byte* then = PanelAsks<V>::panels_behind(block_, panel + P);
     const float* x = x_;
     Vec c[P];
     clear(c);

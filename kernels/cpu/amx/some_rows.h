@@ -124,7 +124,7 @@ class SomeRows {
     const auto next = static_cast<std::ptrdiff_t>(block_.panel_bytes);
     const std::size_t left = panel < block_.panel_end ? block_.panel_end - panel : 0;
     const std::size_t most = gated_ ? 2 : kPanels;
-    Four four = {.first = Linear<V>::panels_behind(block_, panel),
+    Four four = {.first = PanelAsks<V>::panels_behind(block_, panel),
                  .second = left == 1 ? 0 : next,
                  .third = 2 * next,
                  .panel = panel,

@@ -198,7 +198,7 @@ class TileLinear {
 
   /// B tiles of the panels that are read when those before `panel` are done.
   [[nodiscard]] const std::byte* behind(std::size_t panel) const {
-    return Linear<V>::panels_behind(block_, panel) + W::at(0);
+    return PanelAsks<V>::panels_behind(block_, panel) + W::at(0);
   }
 
   [[nodiscard]] const std::byte* panel_at(std::size_t panel) const {

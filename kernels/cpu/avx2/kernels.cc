@@ -1,6 +1,6 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/avx2/vec.h"
-#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/move.h"
 #include "kernels/cpu/simd/quant.h"
 
@@ -23,7 +23,8 @@ constexpr Kernels kKernels = {
     .to_int4 = &Quantize<V>::to_int4,
     .move_words = &Move<V>::words,
     .sum_bytes = &Move<V>::sum_bytes,
-    .attention = &Attention<V>::run,
+    .attention = &AttentionByRows<V>::run,
+    .attention_rows = &AttentionByRows<V>::most_rows,
     .max = &Rows<V>::max,
     .exp_sum = &Rows<V>::exp_sum,
 };

@@ -30,6 +30,11 @@ struct Avx2Vec {
   static constexpr int kValueChunks = 1;
   static constexpr int kValueChunksTwoRows = 2;
   static constexpr int kValueChunksOneRow = 4;
+  // 12 of 16 registers are sums.
+  static constexpr int kLaneGroups = 1;
+  static constexpr int kLaneScores = 6;
+  static constexpr int kLaneRows = 6;
+  static constexpr int kLaneColumns = 1;
 
   static Vec broadcast(float value) {
     const __m256 v = _mm256_set1_ps(value);

@@ -1,6 +1,6 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/avx512/vec.h"
-#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/move.h"
 #include "kernels/cpu/simd/quant.h"
 
@@ -24,7 +24,8 @@ constexpr Kernels kKernels = {
     .move_words = &Move<V>::words,
     .shorten = &ShortBf16<V>::shorten,
     .sum_bytes = &Move<V>::sum_bytes,
-    .attention = &Attention<V>::run,
+    .attention = &AttentionByRows<V>::run,
+    .attention_rows = &AttentionByRows<V>::most_rows,
     .max = &Rows<V>::max,
     .exp_sum = &Rows<V>::exp_sum,
 };

@@ -27,6 +27,10 @@ struct Avx512Vec {
   static constexpr int kValueChunks = 4;
   static constexpr int kValueChunksTwoRows = 8;
   static constexpr int kValueChunksOneRow = 8;
+  static constexpr int kLaneGroups = 4;
+  static constexpr int kLaneScores = 16;
+  static constexpr int kLaneRows = 8;
+  static constexpr int kLaneColumns = 2;
 
   static Vec broadcast(float value) { return _mm512_set1_ps(value); }
 
@@ -317,6 +321,13 @@ struct Avx512Vec {
   static void join_bytes(Int lower, Int upper, Int* first, Int* second) {
     *first = _mm512_unpacklo_epi8(lower, upper);
     *second = _mm512_unpackhi_epi8(lower, upper);
+  }
+
+  static void set_half(Int* first, Int* second, std::size_t index, std::uint16_t bits) {
+    const std::uint64_t mask = std::uint64_t{1} << index;
+    const auto value = static_cast<short>(bits);
+    *first = _mm512_mask_set1_epi16(*first, static_cast<__mmask32>(mask), value);
+    *second = _mm512_mask_set1_epi16(*second, static_cast<__mmask32>(mask >> 32U), value);
   }
 
   static Int pack_nibbles(Int low, Int high) {

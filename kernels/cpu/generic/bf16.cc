@@ -4,10 +4,9 @@
 
 #include "kernels/cpu/generic/flushed.h"
 #include "kernels/cpu/generic/vec.h"
-#include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/fixed_int8.h"
-#include "kernels/cpu/simd/pair_attention.h"
 
 #include <cstring>
 

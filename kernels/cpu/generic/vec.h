@@ -25,6 +25,10 @@ struct GenericVec {
   static constexpr int kValueChunks = 1;   // vectors of a value row kept in registers, 4 query rows
   static constexpr int kValueChunksTwoRows = 1;
   static constexpr int kValueChunksOneRow = 1;
+  static constexpr int kLaneGroups = 1;  // groups of rows in LaneAttention
+  static constexpr int kLaneScores = 4;  // and its scores at a time
+  static constexpr int kLaneRows = 4;    // rows and vectors of values at a time there
+  static constexpr int kLaneColumns = 1;
 
   template <class Fn>
   static Vec each(Fn fn) {
@@ -396,6 +400,12 @@ struct GenericVec {
     };
     *first = joined(0);
     *second = joined(8);
+  }
+
+  /// Half `index` of the 64 in two vectors.
+  static void set_half(Int* first, Int* second, std::size_t index, std::uint16_t bits) {
+    auto* line = reinterpret_cast<std::byte*>(index < 32 ? first : second);
+    __builtin_memcpy(line + index % 32 * 2, &bits, sizeof(bits));
   }
 
   /// What low_nibbles and high_nibbles take apart.

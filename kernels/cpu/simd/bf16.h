@@ -20,6 +20,7 @@ struct Bf16Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
+  static constexpr bool kSlowChains = true;
 
   /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.
   static void pack(const LinearBlock& block) {
@@ -36,15 +37,12 @@ struct Bf16Tile {
     });
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
+  template <int R, int P, class A>
+  static inline __attribute__((always_inline)) void sums(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     const auto ask = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
-      Linear<V>::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+      PanelAsks<V>::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
     };
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);

@@ -16,16 +16,15 @@ struct PanelBytes {
   static constexpr bool kSumsGroups = false;
 
   /// fn(word of k, P words of four bytes) for all words of P panels at `weight`, in order.
-  template <int R, int P, class Fn>
-  static inline __attribute__((always_inline)) void for_words(
-      const LinearBlock& block,
-      const std::byte* weight,
-      const typename Linear<V>::Ahead& ahead,
-      Fn fn) {
+  template <int R, int P, class A, class Fn>
+  static inline __attribute__((always_inline)) void for_words(const LinearBlock& block,
+                                                              const std::byte* weight,
+                                                              const A& ahead,
+                                                              Fn fn) {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t word = 0; word < words; ++word) {
       const std::size_t at = kByteHeaderBytes + word * 64;
-      Linear<V>::template ask<R, P>(ahead, word, block.panel_bytes, weight, at);
+      PanelAsks<V>::template ask<R, P>(ahead, word, block.panel_bytes, weight, at);
       Int w[P];
       Linear<V>::load_panels(weight, at, block.panel_bytes, w);
       fn(word, w);
@@ -50,12 +49,11 @@ struct PanelNibbles {
   }
 
   /// As of PanelBytes.
-  template <int R, int P, class Fn>
-  static inline __attribute__((always_inline)) void for_words(
-      const LinearBlock& block,
-      const std::byte* weight,
-      const typename Linear<V>::Ahead& ahead,
-      Fn fn) {
+  template <int R, int P, class A, class Fn>
+  static inline __attribute__((always_inline)) void for_words(const LinearBlock& block,
+                                                              const std::byte* weight,
+                                                              const A& ahead,
+                                                              Fn fn) {
     // In memory: the sums of many rows need the registers.
     alignas(64) std::byte affine[2 * P][64];
     for_groups<R, P>(
@@ -85,17 +83,16 @@ struct PanelNibbles {
   /// Whether R rows have their products with half bytes summed by group: fewer operations for each
   /// line, and as many registers again. The sums are the same integers.
   template <int R>
-  static constexpr bool kSumsGroups = V::kOffsetBytes && (R <= Linear<V>::kFewRows);
+  static constexpr bool kSumsGroups = V::kOffsetBytes && (R <= PanelAsks<V>::kFewRows);
 
   /// acc += step * (sum of q x) - offset * (sum of x) of each group. x_bytes(word, row) are those
   /// of a word of k, as V::bytes_of makes them.
-  template <int R, int P, class X>
-  static inline __attribute__((always_inline)) void add_groups(
-      const LinearBlock& block,
-      const std::byte* weight,
-      const typename Linear<V>::Ahead& ahead,
-      X x_bytes,
-      Int (&acc)[R][P]) {
+  template <int R, int P, class A, class X>
+  static inline __attribute__((always_inline)) void add_groups(const LinearBlock& block,
+                                                               const std::byte* weight,
+                                                               const A& ahead,
+                                                               X x_bytes,
+                                                               Int (&acc)[R][P]) {
     const Int ones = V::byte_ones();
     Int sums[R][P];
     Int x_sums[R];
@@ -144,43 +141,31 @@ struct PanelNibbles {
            group / kInt4HeaderGroups * (kInt4HeaderBytes + kInt4HeaderGroups * kInt4Group / 8 * 64);
   }
 
-  /// A few rows' line that ask() leaves out, since headers lie between lines. Into the first level
-  /// of caches, where others need not be: a group cannot begin without it (2 to 3 %).
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void ask_header(const LinearBlock& block,
-                                                               const std::byte* weight,
-                                                               std::size_t at) {
-    if constexpr (R <= Linear<V>::kFewRows) {
-      const std::byte* ahead =
-          weight + at + Linear<V>::template bytes_ahead<P>(at, block.panel_bytes);
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        __builtin_prefetch(ahead + static_cast<std::size_t>(p) * block.panel_bytes);
-    }
-  }
-
   /// For all groups, in order, begin(steps and offsets of the first panel) and end(the same) around
   /// fn(word of k, P words of four half bytes, a byte each).
-  template <int R, int P, class Begin, class Fn, class End>
-  static inline __attribute__((always_inline)) void for_groups(
-      const LinearBlock& block,
-      const std::byte* weight,
-      const typename Linear<V>::Ahead& ahead,
-      Begin begin_group,
-      Fn fn,
-      End end_group) {
+  template <int R, int P, class A, class Begin, class Fn, class End>
+  static inline __attribute__((always_inline)) void for_groups(const LinearBlock& block,
+                                                               const std::byte* weight,
+                                                               const A& ahead,
+                                                               Begin begin_group,
+                                                               Fn fn,
+                                                               End end_group) {
     const std::size_t words = (block.k + 3) / 4;
+    const std::size_t lines = (words + 1) / 2;
     for (std::size_t group = 0; group * kInt4Group < block.k; ++group) {
       const std::byte* affine = weight + affine_at(group);
       begin_group(affine);
       const std::size_t first = group * kGroupLines;
-      if (group % kInt4HeaderGroups == 0) ask_header<R, P>(block, weight, affine_at(group));
+      if (group % kInt4HeaderGroups == 0) {
+        PanelAsks<V>::template ask_header<R, P>(
+            ahead, lines + group / kInt4HeaderGroups, block.panel_bytes, weight, affine_at(group));
+      }
       const std::size_t begin = at(group * kInt4Group);
       for (std::size_t line = 0; line < kGroupLines; ++line) {
         const std::size_t word = (first + line) * 2;
         if (word >= words) break;
         const std::size_t here = begin + line * 64;
-        Linear<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
+        PanelAsks<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
         Int raw[P];
         Int nibbles[P];
         Linear<V>::load_panels(weight, here, block.panel_bytes, raw);

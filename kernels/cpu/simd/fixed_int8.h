@@ -20,6 +20,7 @@ struct FixedInt8Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
+  static constexpr bool kSlowChains = false;
   /// Inputs of which sums of upper bytes stay below 2^31.
   static constexpr std::size_t kMostK = kMaxByteInputs;
 
@@ -41,12 +42,9 @@ struct FixedInt8Tile {
     });
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
+  template <int R, int P, class A>
+  static inline __attribute__((always_inline)) void sums(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
     using Bytes = Int8DynamicTile<V>;
     const std::uint32_t* x = Linear<V>::words_of(block) + row * 2 * Bytes::word_count(block);
     const std::byte* weight = block.weight + panel * block.panel_bytes;

@@ -229,6 +229,23 @@ class LaneRows {
     }
   }
 
+  /// Queries as they are, [group][dimension][row], zeros where there is no row. head_dim is a
+  /// multiple of 16; `room`: head_dim floats.
+  void turn_queries(float* room, float* to) const {
+    __builtin_memset(room, 0, tile_.head_dim * sizeof(float));
+    ask_rows(0, tile_.q, tile_.q_stride);
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      ask_rows(g + 1, tile_.q, tile_.q_stride);
+      const std::byte* lines[kLanes];
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const float* line = lane < groups_[g].rows ? query(groups_[g].row + lane) : room;
+        lines[lane] = reinterpret_cast<const std::byte*>(line);
+      }
+      for (std::size_t i = 0; i < tile_.head_dim; i += 16, to += 16 * kLanes)
+        V::transpose_words(lines, i * kWordBytes, reinterpret_cast<std::byte*>(to));
+    }
+  }
+
   [[nodiscard]] const float* query(std::size_t row) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     return tile_.q + row / heads * tile_.q_stride + row % heads * tile_.head_dim;
@@ -239,15 +256,16 @@ class LaneRows {
     return tile_.out + row / heads * tile_.out_stride + row % heads * tile_.head_dim;
   }
 
-  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns], mixed as V::interleave
+  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns], kMixed as V::interleave
   /// does.
+  template <bool kMixed>
   void write(const float* values, std::size_t columns, const float* sums) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t g = 0; g < group_count_; ++g) {
       ask_rows(g + 1, tile_.out, tile_.out_stride);
       for (std::size_t lane = 0; lane < groups_[g].rows; ++lane) {
         const std::size_t row = groups_[g].row + lane;
-        Mixed<V>::template scale_row<true>(
+        Mixed<V>::template scale_row<kMixed>(
             values + row * columns,
             1.0F / sums[g * kLanes + lane],
             tile_.head_dim,

@@ -8,6 +8,7 @@
 // for 2 loads and 12 broadcasts).
 #pragma once
 
+#include "kernels/cpu/simd/panel_asks.h"
 #include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
@@ -15,57 +16,12 @@ namespace tandem::kernels::cpu {
 template <class V>
 struct Linear {
   using Vec = typename V::Vec;
+  using Asks = PanelAsks<V>;
 
-  /// Distance of the prefetch of weights for a few rows: the hardware alone left them at half of
-  /// the memory bandwidth.
-  static constexpr std::size_t kAheadBytes = 2048;
-  /// Tiles of more rows than this ask for the panels of the next tile instead.
-  static constexpr int kFewRows = 3;
   /// k of a cut.
   static constexpr std::size_t kCutK = 256;
   /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
   static constexpr std::size_t kCutRows = kMostRows;
-
-  /// As long as two tiles' panels fit into the second level of caches.
-  static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
-
-  /// What a tile of more than kFewRows rows asks for: `step` bytes on from `from` for each line
-  /// that it reads of a panel, and the same in the others. All groups of rows together ask for the
-  /// panels of the next tile: these come from memory while cached ones are multiplied, and not
-  /// before.
-  struct Ahead {
-    const std::byte* from;
-    std::size_t step;
-  };
-
-  /// How far ahead of byte `at` of P panels a few rows ask: further on in the panel, or in the one
-  /// that takes its place in the next tile.
-  template <int P>
-  static inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
-                                                                       std::size_t panel_bytes) {
-    const bool ends = at + kAheadBytes >= panel_bytes;
-    return kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
-  }
-
-  /// For line number `line` of P panels, the first of which begins at `weight`; the line is `at`
-  /// bytes from there.
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void ask(const Ahead& ahead,
-                                                        std::size_t line,
-                                                        std::size_t panel_bytes,
-                                                        const std::byte* weight,
-                                                        std::size_t at) {
-    const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
-#pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      const std::size_t panel = static_cast<std::size_t>(p) * panel_bytes;
-      if constexpr (R <= kFewRows) {
-        __builtin_prefetch(own + panel, 0, 2);
-      } else {
-        __builtin_prefetch(ahead.from + panel + line * ahead.step, 0, 2);
-      }
-    }
-  }
 
   /// What lies `at` bytes from where each of P panels begins.
   template <int P>
@@ -162,24 +118,18 @@ struct Linear {
       const std::size_t left = block.k - begin;
       const std::size_t count = left < kCutK ? left : kCutK;
       T::widen(weight + T::at(begin), count, room);
-      Cut cut = {
-          .weight = room,
-          .begin = begin,
-          .count = count,
-          .next = count == left ? panels_behind(block, panel + 1) : weight + T::at(begin + count),
-          .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
+      Cut cut = {.weight = room,
+                 .begin = begin,
+                 .count = count,
+                 .next = count == left ? Asks::panels_behind(block, panel + 1)
+                                       : weight + T::at(begin + count),
+                 .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
       for_groups(block, [&](std::size_t row, std::size_t rows) {
         float* own = sums + row * kPanel;
         with_rows(rows, [&]<int R>() { run_cut<T, R>(block, row, panel, cut, own); });
         cut.next += kBytes / groups;
       });
     }
-  }
-
-  /// What is read from `panel` on.
-  static const std::byte* panels_behind(const LinearBlock& block, std::size_t panel) {
-    if (panel >= block.panel_end && block.next != nullptr) return block.next;
-    return block.weight + panel * block.panel_bytes;
   }
 
   /// Row `row` of x.
@@ -211,11 +161,11 @@ struct Linear {
     Rows<V>::store_part(y, sum, count);
   }
 
-  template <class T, int R, int P>
+  template <class T, int R, int P, class A>
   static void run_tile(const LinearBlock& block,
                        std::size_t row,
                        std::size_t panel,
-                       const Ahead& ahead) {
+                       const A& ahead) {
     Vec sums[R * P];
     T::template sums<R, P>(block, row, panel, ahead, sums);
     for (int r = 0; r < R; ++r) {
@@ -265,19 +215,20 @@ struct Linear {
   /// for them.
   template <class T, int P>
   static void run_panels(const LinearBlock& block, std::size_t panel) {
-    const std::size_t rest = block.rows % V::kRowStep > kFewRows || block.rows <= kFewRows ? 1 : 0;
-    const std::size_t groups = block.rows / V::kRowStep + rest;
-    const std::size_t bytes = P * block.panel_bytes;
-    const std::byte* next = bytes <= kPanelsBytesMost
-                                ? panels_behind(block, panel + P)
-                                : block.weight + panel * block.panel_bytes + kAheadBytes;
+    std::size_t groups = 0;
+    for_groups(block, [&](std::size_t, std::size_t rows) {
+      if (block.in_order || rows > Asks::kFewRows || block.rows <= Asks::kFewRows) ++groups;
+    });
     std::size_t group = 0;
     for_groups(block, [&](std::size_t row, std::size_t rows) {
-      const Ahead ahead =
-          bytes <= kPanelsBytesMost
-              ? Ahead{next + group * block.panel_bytes / groups, (63 + groups) / groups}
-              : Ahead{next, 64};
-      with_rows(rows, [&]<int R>() { run_tile<T, R, P>(block, row, panel, ahead); });
+      with_rows(rows, [&]<int R>() {
+        if constexpr (R <= Asks::kFewRows) {
+          if (!block.in_order)
+            return run_tile<T, R, P>(block, row, panel, typename Asks::AheadInPanels{});
+        }
+        run_tile<T, R, P>(
+            block, row, panel, Asks::template ahead_of<P>(block, panel, group, groups));
+      });
       ++group;
     });
   }
@@ -298,11 +249,11 @@ struct Linear {
    public:
     /// This group's part, in `steps` steps.
     FirstPanels(const LinearBlock& block, std::size_t row, std::size_t rows, std::size_t steps) {
-      if (block.rows <= kFewRows || steps == 0) return;
+      if (block.rows <= Asks::kFewRows || steps == 0) return;
       const std::size_t panels = block.panel_end - block.panel_begin;
       const std::size_t wide = V::kWidePanels;
       const std::size_t bytes = (panels < wide ? panels : wide) * block.panel_bytes;
-      if (bytes > kPanelsBytesMost) return;
+      if (bytes > Asks::kPanelsBytesMost) return;
       at_ = block.weight + block.panel_begin * block.panel_bytes + bytes * row / block.rows;
       step_ = (bytes * rows / block.rows + steps * 64 - 1) / (steps * 64) * 64;
     }
@@ -342,7 +293,7 @@ struct Linear {
       for (std::size_t r = 0; r < rows; ++r)
         from[r] = fill(r, word, lines[r]);
       const std::size_t count = words - word < kPackWords ? words - word : kPackWords;
-      if (rows <= kFewRows) {
+      if (rows <= Asks::kFewRows) {
         for (std::size_t r = 0; r < rows; ++r) {
           for (std::size_t i = 0; i < count; ++i)
             __builtin_memcpy(to + (word + i) * rows + r, from[r] + i * 4, 4);
@@ -382,12 +333,24 @@ struct Linear {
     return panel;
   }
 
-  // Few rows: more panels side by side, so that several chains hide the latency of each other.
+  /// Few rows: P panels side by side, so that several chains hide the latency of each other; where
+  /// memory is read in order no more than that takes.
   template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
-    constexpr auto kStep = static_cast<std::size_t>(P);
-    for (; panel + kStep <= block.panel_end; panel += kStep)
-      run_tile<T, R, P>(block, 0, panel, {});
+    if (block.in_order) {
+      constexpr int kPanels = T::kSlowChains && P > 1 ? 2 : 1;
+      for (; panel + kPanels <= block.panel_end; panel += kPanels) {
+        if constexpr (kPanels == 1) {
+          run_tile<T, R, 1>(block, 0, panel, typename Asks::AheadInPanels{});
+        } else {
+          run_tile<T, R, kPanels>(
+              block, 0, panel, Asks::template ahead_of<kPanels>(block, panel, 0, 1));
+        }
+      }
+      return panel;
+    }
+    for (; panel + P <= block.panel_end; panel += P)
+      run_tile<T, R, P>(block, 0, panel, typename Asks::AheadInPanels{});
     return panel;
   }
 
@@ -421,6 +384,8 @@ struct Linear {
   template <DType D>
   struct FloatTile {
     static constexpr bool kCuts = D != DType::kF32;
+    /// Whether one chain takes longer for a line than memory.
+    static constexpr bool kSlowChains = true;
 
     static void pack(const LinearBlock& block) { pack_rows(block); }
 
@@ -444,15 +409,12 @@ struct Linear {
 
     static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
 
-    template <int R, int P>
-    static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                           std::size_t row,
-                                                           std::size_t panel,
-                                                           const Ahead& ahead,
-                                                           Vec* out) {
+    template <int R, int P, class A>
+    static inline __attribute__((always_inline)) void sums(
+        const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
       const std::byte* weight = block.weight + panel * block.panel_bytes;
       const auto asked = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
-        ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+        Asks::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
       };
       Vec acc[R][P];
       clear<R, P>(acc);

@@ -13,6 +13,11 @@ struct Mixed {
   static void scale_row(const float* row, float factor, std::size_t dim, float* out) {
     const auto factors = V::broadcast(factor);
     for (std::size_t i = 0; i < dim; i += 32) {
+      if (!kMixed && dim - i >= 32) {
+        V::store(out + i, V::mul(V::load(row + i), factors));
+        V::store(out + i + 16, V::mul(V::load(row + i + 16), factors));
+        continue;
+      }
       alignas(64) float values[32];
       V::store(values, V::mul(V::load(row + i), factors));
       V::store(values + 16, V::mul(V::load(row + i + 16), factors));

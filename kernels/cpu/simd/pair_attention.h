@@ -88,7 +88,7 @@ class PairAttention {
       for (std::size_t g = 0; g < rows_.group_count(); ++g)
         finish(g);
     }
-    rows_.write(merged_, dim_, sums_.sums());
+    rows_.template write<true>(merged_, dim_, sums_.sums());
   }
 
   void score_block() {
@@ -357,26 +357,6 @@ class PairAttention {
   float* scores_;                   // [group][kScores][row]
   float* part_;                     // [row][dim], o
   float* merged_;                   // [row][dim], O
-};
-
-/// Attention of a family with products of pairs: as lanes where rows fill a group and more.
-template <class V>
-struct AttentionByRows {
-  static void run(const AttentionTile& tile) {
-    const bool many = tile.tokens > 1 && tile.tokens * tile.heads > LaneRows<V>::kLanes;
-    if (many && goes(tile.dtype, tile.head_dim)) return PairAttention<V>::run(tile);
-    Attention<V>::run(tile);
-  }
-
-  /// See Kernels.
-  static std::size_t most_rows(DType dtype, std::size_t head_dim) {
-    return goes(dtype, head_dim) ? PairAttention<V>::kRows : kTileRows;
-  }
-
- private:
-  static bool goes(DType dtype, std::size_t head_dim) {
-    return (dtype == DType::kBf16 || Rows<V>::is_fp8(dtype)) && head_dim % 32 == 0;
-  }
 };
 
 }  // namespace tandem::kernels::cpu

@@ -248,6 +248,7 @@ struct Int8Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = true;
+  static constexpr bool kSlowChains = true;
 
   static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
 
@@ -268,21 +269,19 @@ struct Int8Tile {
     return V::mul(sum, V::load(reinterpret_cast<const float*>(panel)));
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
+  template <int R, int P, class A>
+  static inline __attribute__((always_inline)) void sums(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
     const float* x = block.scratch + row * block.k;
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
     const std::size_t quads = block.k / 4;
+    PanelAsks<V>::template ask_panel_header<R, P>(ahead, block.panel_bytes);
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
       const std::size_t at = kByteHeaderBytes + quad * 64;
-      Linear<V>::template ask<R, P>(ahead, quad, block.panel_bytes, weight, at);
+      PanelAsks<V>::template ask<R, P>(ahead, quad, block.panel_bytes, weight, at);
       Linear<V>::load_panels(weight, at, block.panel_bytes, raw);
       step<0, R, P>(x + 4 * quad * R, raw, acc);
       step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
@@ -328,6 +327,7 @@ struct ByteTile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
+  static constexpr bool kSlowChains = false;
 
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
   static void pack(const LinearBlock& block) {
@@ -347,12 +347,9 @@ struct ByteTile {
     });
   }
 
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void sums(const LinearBlock& block,
-                                                         std::size_t row,
-                                                         std::size_t panel,
-                                                         const typename Linear<V>::Ahead& ahead,
-                                                         Vec* out) {
+  template <int R, int P, class A>
+  static inline __attribute__((always_inline)) void sums(
+      const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
     const std::uint32_t* x = Linear<V>::words_of(block) + row * word_count(block);
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Int acc[R][P];
@@ -375,11 +372,11 @@ struct ByteTile {
 
   /// The exact sums of R rows of bytes, Step words apart from one word of k to the next, with the
   /// panels at `weight`.
-  template <int R, int P, int Step>
+  template <int R, int P, int Step, class A>
   static inline __attribute__((always_inline)) void products(const LinearBlock& block,
                                                              const std::uint32_t* x,
                                                              const std::byte* weight,
-                                                             const typename Linear<V>::Ahead& ahead,
+                                                             const A& ahead,
                                                              Int (&acc)[R][P]) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
@@ -390,6 +387,7 @@ struct ByteTile {
       for (int r = 0; r < R; ++r)
         acc[r][p] = start;
     }
+    PanelAsks<V>::template ask_panel_header<R, P>(ahead, block.panel_bytes);
     const auto x_bytes = [&](std::size_t word, int r) __attribute__((always_inline)) {
       return V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
     };

@@ -127,6 +127,15 @@ struct ShortBf16 {
     return patch;
   }
 
+  /// The same in the two lines of a half of a unit, the step's eight of which count from 0.
+  static inline __attribute__((always_inline)) const ShortPatch* mend_half(
+      const ShortPatch* patch, std::size_t step, std::size_t half, Int* first, Int* second) {
+    const std::size_t begin = step * kStepElements + half * 64;
+    for (; patch->at < begin + 64; ++patch)
+      V::set_half(first, second, patch->at - begin, patch->bits);
+    return patch;
+  }
+
   /// The first patch for `step` or one behind it.
   static const ShortPatch* patches_from(const std::byte* panel,
                                         std::size_t steps,

@@ -48,7 +48,7 @@ struct ShortTile {
   static constexpr std::size_t kMadeBytes = kTilesRoom - kMadeAt * sizeof(float);
   static constexpr std::size_t kMadeFit = kMadeBytes / kWide / kPlainStepBytes - 1;
   /// Steps of a cut: what is made and what comes next lie in the second level of caches.
-  static constexpr std::size_t kMadeMost = Linear<V>::kPanelsBytesMost / kWide / kPlainStepBytes;
+  static constexpr std::size_t kMadeMost = PanelAsks<V>::kPanelsBytesMost / kWide / kPlainStepBytes;
   static constexpr std::size_t kMadeSteps = kMadeFit < kMadeMost ? kMadeFit : kMadeMost;
 
   /// Bytes from a panel's beginning to a step.
@@ -104,12 +104,18 @@ struct ShortTile {
     for (std::size_t step = from.begin; step < from.end; ++step) {
       // Nothing is called in here, so that sums stay in registers.
       for (const std::size_t stop = first_due<P>(patches, whole); step < stop; ++step) {
-        add_units<R, P, kKeep>(x, from, step, asked<P, kKeep>(from, step, steps), acc);
+        add_units<R, P, kKeep, false>(
+            x, from, step, asked<P, kKeep>(from, step, steps), patches, acc);
         x = Plain::template x_behind<R>(x, kShortStepK);
       }
       if (step == from.end) break;
-      // A step with a patch, or a last one that is not whole.
-      const std::byte* ask = asked<P, kKeep>(from, step, steps);
+      const auto ask = asked<P, kKeep>(from, step, steps);
+      if (step < whole) {
+        add_units<R, P, kKeep, true>(x, from, step, ask, patches, acc);
+        x = Plain::template x_behind<R>(x, kShortStepK);
+        continue;
+      }
+      // A last one that is not whole.
       for (std::size_t unit = 0; unit < kUnits; ++unit)
         ask_unit<P, kKeep>(from, unit, ask);
       alignas(64) std::byte room[kKeep ? 64 : P * kPlainStepBytes];
@@ -124,30 +130,57 @@ struct ShortTile {
     }
   }
 
-  /// What is asked for beside the lines of a step.
+  /// What is asked for beside the lines of a step of P panels: where so many lines follow each
+  /// other, P times as many as a step of one has; or kKeep, where the first lies.
   template <int P, bool kKeep>
-  static inline __attribute__((always_inline)) const std::byte* asked(const Lines& from,
-                                                                      std::size_t step,
-                                                                      std::size_t steps) {
-    if constexpr (kKeep) return from.next + (step - from.begin) * kStepLines * from.next_step;
-    const bool inside = step + kAheadSteps<P> < steps;
-    const std::size_t ahead = inside ? step + kAheadSteps<P> : step + kAheadSteps<P> - steps;
-    for (std::size_t p = 0; ahead == 0 && p < static_cast<std::size_t>(P); ++p)
-      ShortBf16<V>::ask(from.next + p * from.apart, steps);
-    return (inside ? from.weight : from.next) + at(ahead);
+  struct Asked {
+    const std::byte* at[kKeep ? 1 : P];
+  };
+
+  template <int P, bool kKeep>
+  static inline __attribute__((always_inline)) Asked<P, kKeep> asked(const Lines& from,
+                                                                     std::size_t step,
+                                                                     std::size_t steps) {
+    if constexpr (kKeep) {
+      return {{from.next + (step - from.begin) * kStepLines * from.next_step}};
+    } else {
+      constexpr auto kPanels = static_cast<std::size_t>(P);
+      // The next panels in the order of memory; or what comes in each of these.
+      const bool in_order = kPanels * from.apart <= PanelAsks<V>::kPanelsBytesMost;
+      const bool inside = step + kAheadSteps<P> < steps;
+      const std::size_t ahead = inside ? step + kAheadSteps<P> : step + kAheadSteps<P> - steps;
+      if (in_order ? step == 0 : ahead == 0) {
+        for (std::size_t p = 0; p < kPanels; ++p)
+          ShortBf16<V>::ask(from.next + p * from.apart, steps);
+      }
+      Asked<P, kKeep> asked;
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < kPanels; ++p) {
+        const std::size_t place = step * kPanels + p;
+        asked.at[p] = in_order ? from.next + place / steps * from.apart + at(place % steps)
+                               : (inside ? from.weight : from.next) + p * from.apart + at(ahead);
+      }
+      return asked;
+    }
   }
 
   template <int P, bool kKeep>
   static inline __attribute__((always_inline)) void ask_unit(const Lines& from,
                                                              std::size_t unit,
-                                                             const std::byte* ask) {
-    constexpr std::size_t kLines = kKeep ? kUnitPairs : kShortUnitLines;
-    const std::size_t apart = kKeep ? from.next_step : 64;
+                                                             const Asked<P, kKeep>& asked) {
+    if constexpr (kKeep) {
 #pragma GCC unroll 4
-    for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line) {
+      for (std::size_t line = unit * kUnitPairs; line < (unit + 1) * kUnitPairs; ++line) {
 #pragma GCC unroll 4
-      for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
-        __builtin_prefetch(ask + p * from.apart + line * apart, 0, 2);
+        for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
+          __builtin_prefetch(asked.at[0] + p * from.apart + line * from.next_step, 0, 2);
+      }
+    } else {
+      constexpr std::size_t kStep = kUnits * kShortUnitLines;
+      constexpr std::size_t kLines = P * kShortUnitLines;
+#pragma GCC unroll 16
+      for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
+        __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64);
     }
   }
 
@@ -174,22 +207,31 @@ struct ShortTile {
     }
   }
 
-  /// Of a step without patches.
-  template <int R, int P, bool kKeep, class X>
-  static inline __attribute__((always_inline)) void add_units(
-      X x, const Lines& from, std::size_t step, const std::byte* ask, Vec (&acc)[R][P]) {
+  /// Of a whole step; kPatched: some lines of which are mended.
+  template <int R, int P, bool kKeep, bool kPatched, class X>
+  static inline __attribute__((always_inline)) void add_units(X x,
+                                                              const Lines& from,
+                                                              std::size_t step,
+                                                              const Asked<P, kKeep>& ask,
+                                                              const ShortPatch* (&patches)[P],
+                                                              Vec (&acc)[R][P]) {
     for (std::size_t unit = 0; unit < kUnits; ++unit) {
       ask_unit<P, kKeep>(from, unit, ask);
-      add_half<R, P, kKeep, 0>(x, from, step, unit, acc);
-      add_half<R, P, kKeep, 1>(Plain::template x_behind<R>(x, kUnitPairs), from, step, unit, acc);
+      add_half<R, P, kKeep, kPatched, 0>(x, from, step, unit, patches, acc);
+      add_half<R, P, kKeep, kPatched, 1>(
+          Plain::template x_behind<R>(x, kUnitPairs), from, step, unit, patches, acc);
       x = Plain::template x_behind<R>(x, kUnitPairs * 2);
     }
   }
 
   /// Two lines of each panel.
-  template <int R, int P, bool kKeep, int kHalf, class X>
-  static inline __attribute__((always_inline)) void add_half(
-      X x, const Lines& from, std::size_t step, std::size_t unit, Vec (&acc)[R][P]) {
+  template <int R, int P, bool kKeep, bool kPatched, int kHalf, class X>
+  static inline __attribute__((always_inline)) void add_half(X x,
+                                                             const Lines& from,
+                                                             std::size_t step,
+                                                             std::size_t unit,
+                                                             const ShortPatch* (&patches)[P],
+                                                             Vec (&acc)[R][P]) {
     Int lines[2][P];
 #pragma GCC unroll 4
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
@@ -197,6 +239,10 @@ struct ShortTile {
       const std::byte* own = panel + at(step) + unit * kUnitBytes;
       typename ShortBf16<V>::Tables(panel).template make_half<kHalf>(
           own, &lines[0][p], &lines[1][p]);
+      if constexpr (kPatched) {
+        patches[p] =
+            ShortBf16<V>::mend_half(patches[p], step, unit * 2 + kHalf, &lines[0][p], &lines[1][p]);
+      }
       if constexpr (kKeep) {
         std::byte* to =
             made_at(from, step) + p * made_apart(from) + (unit * kUnitPairs + kHalf * 2) * 64;
@@ -217,7 +263,7 @@ struct ShortTile {
                    .k = block.k,
                    .begin = 0,
                    .end = steps,
-                   .next = Linear<V>::panels_behind(block, panel + P),
+                   .next = PanelAsks<V>::panels_behind(block, panel + P),
                    .next_step = 0,
                    .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt)};
     if (are_few(block.rows)) {

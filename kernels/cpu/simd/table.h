@@ -80,6 +80,8 @@ struct LinearBlock {
   const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
+  /// See Kernels.
+  bool in_order = false;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
   /// Rows that came packed as bf16 and are to be packed as 8 bit, in place of x; else null.
@@ -154,6 +156,8 @@ struct AttentionTile {
 };
 
 struct Kernels {
+  /// Whether memory is read sooner in order than panels side by side (Features::reads_in_order).
+  bool in_order = false;
   /// Rows a linear block is best cut into.
   std::size_t row_step;
   /// Rows that a block of such a weight takes at most; 0: as many as kPackedFloats holds. Null: 0

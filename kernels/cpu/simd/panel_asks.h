@@ -1,0 +1,143 @@
+// What products ask for ahead of its use: lines of panels, each beside a line that is read, for
+// many at once would fill the queue of misses, and nothing would be computed until they are there.
+#pragma once
+
+#include "kernels/cpu/simd/table.h"
+
+namespace tandem::kernels::cpu {
+
+/// V is there so that each instruction set has an instance of its own (see table.h).
+template <class V>
+struct PanelAsks {
+  /// Distance of the prefetch of weights for a few rows: the hardware alone left them at half of
+  /// the memory bandwidth.
+  static constexpr std::size_t kAheadBytes = 2048;
+  /// Tiles of more rows than this ask for the panels of the next tile instead, or all where memory
+  /// is read in order.
+  static constexpr int kFewRows = 3;
+  /// As long as two tiles' panels fit into the second level of caches.
+  static constexpr std::size_t kPanelsBytesMost = 256 * 1024;
+
+  /// What a tile asks for with line number `line` of panel p: `from` + line * line_step + p *
+  /// panel_step. All groups of rows together ask for the panels of the next tile: these come from
+  /// memory while cached ones are multiplied, and not before.
+  struct Ahead {
+    const std::byte* from;
+    std::size_t line_step;
+    std::size_t panel_step;
+  };
+
+  /// Few rows ask further on in each panel, or in the one that takes its place in the next tile:
+  /// where several streams are read sooner than one.
+  struct AheadInPanels {};
+
+  /// How far ahead of byte `at` of P panels that is.
+  template <int P>
+  static inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
+                                                                       std::size_t panel_bytes) {
+    const bool ends = at + kAheadBytes >= panel_bytes;
+    return kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
+  }
+
+  /// For line number `line` of P panels, the first of which begins at `weight`; the line is `at`
+  /// bytes from there.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask(const Ahead& ahead,
+                                                        std::size_t line,
+                                                        std::size_t /*panel_bytes*/,
+                                                        const std::byte* /*weight*/,
+                                                        std::size_t /*at*/) {
+    const std::byte* from = ahead.from + line * ahead.line_step;
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      // What few rows ask for is used soon.
+      if constexpr (R <= kFewRows) {
+        __builtin_prefetch(from + static_cast<std::size_t>(p) * ahead.panel_step);
+      } else {
+        __builtin_prefetch(from + static_cast<std::size_t>(p) * ahead.panel_step, 0, 2);
+      }
+    }
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask(const AheadInPanels& /*ahead*/,
+                                                        std::size_t /*line*/,
+                                                        std::size_t panel_bytes,
+                                                        const std::byte* weight,
+                                                        std::size_t at) {
+    const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p)
+      __builtin_prefetch(own + static_cast<std::size_t>(p) * panel_bytes, 0, 2);
+  }
+
+  /// A line that ask() leaves out, since headers lie between lines; `line`: behind all those. Few
+  /// rows' alone, and into the first level of caches, where others need not be: a group cannot
+  /// begin without it (2 to 3 %).
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_header(const Ahead& ahead,
+                                                               std::size_t line,
+                                                               std::size_t panel_bytes,
+                                                               const std::byte* weight,
+                                                               std::size_t at) {
+    if constexpr (R <= kFewRows) ask<R, P>(ahead, line, panel_bytes, weight, at);
+  }
+
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_header(const AheadInPanels& /*ahead*/,
+                                                               std::size_t /*line*/,
+                                                               std::size_t panel_bytes,
+                                                               const std::byte* weight,
+                                                               std::size_t at) {
+    if constexpr (R <= kFewRows) {
+      const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        __builtin_prefetch(own + static_cast<std::size_t>(p) * panel_bytes);
+    }
+  }
+
+  /// The last lines of a tile that others leave out: as many as precede a panel's elements.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_panel_header(const Ahead& ahead,
+                                                                     std::size_t panel_bytes) {
+    for (std::size_t line = 1; line <= kByteHeaderBytes / 64; ++line)
+      ask_header<R, P>(ahead, panel_bytes / 64 - line, panel_bytes, nullptr, 0);
+  }
+
+  /// Are asked for like the others.
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_panel_header(const AheadInPanels& /*ahead*/,
+                                                                     std::size_t /*panel_bytes*/) {}
+
+  /// What is read from `panel` on.
+  static const std::byte* panels_behind(const LinearBlock& block, std::size_t panel) {
+    if (panel >= block.panel_end && block.next != nullptr) return block.next;
+    return block.weight + panel * block.panel_bytes;
+  }
+
+  /// Of group `group` of `groups` of rows of the tile at `panel`: what it asks for beside the lines
+  /// of P panels.
+  template <int P>
+  static Ahead ahead_of(const LinearBlock& block,
+                        std::size_t panel,
+                        std::size_t group,
+                        std::size_t groups) {
+    const std::size_t bytes = P * block.panel_bytes;
+    if (bytes > kPanelsBytesMost) {
+      return {.from = block.weight + panel * block.panel_bytes + kAheadBytes,
+              .line_step = 64,
+              .panel_step = block.panel_bytes};
+    }
+    const std::byte* next = panels_behind(block, panel + P);
+    const std::size_t step = (63 + groups) / groups;
+    if (block.in_order) {
+      return {.from = next + group * bytes / groups, .line_step = P * step, .panel_step = step};
+    }
+    return {.from = next + group * block.panel_bytes / groups,
+            .line_step = step,
+            .panel_step = block.panel_bytes};
+  }
+};
+
+}  // namespace tandem::kernels::cpu
