@@ -31,6 +31,13 @@ bool bit(unsigned value, int index) {
   return ((value >> index) & 1U) != 0;
 }
 
+constexpr unsigned kZen5 = 0x1a;
+
+// Of leaf 1's eax: base and extended family.
+unsigned family_of(unsigned signature) {
+  return ((signature >> 8U) & 0xfU) + ((signature >> 20U) & 0xffU);
+}
+
 // ARCH_REQ_XCOMP_PERM for XTILEDATA (18), then ARCH_GET_XCOMP_PERM to see that it was granted.
 bool request_tiles() {
   constexpr long kRequest = 0x1023;
@@ -59,9 +66,10 @@ Features detect() {
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
-  if (__get_cpuid(0, &a, &b, &c, &d) != 0)
-    found.reads_in_order = b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163;  // AuthenticAMD
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0) return found;
+  const bool amd = b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163;  // AuthenticAMD
   if (__get_cpuid(1, &a, &b, &c, &d) == 0) return found;
+  found.reads_in_order = amd && family_of(a) >= kZen5;
   const bool fma = bit(c, 12);
   const bool osxsave = bit(c, 27);
   const bool avx = bit(c, 28);

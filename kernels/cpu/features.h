@@ -12,7 +12,7 @@ struct Features {
   bool amx = false;  ///< TILE, BF16 and INT8, avx512_vbmi too, the OS saves tiles, this process was
                      ///< allowed to use them, and they compute what is documented
   bool reads_in_order = false;  ///< memory is read sooner as one stream than as several side by
-                                ///< side: AMD's (Zen 5: docs/kernels.md)
+                                ///< side: AMD's from Zen 5 on (docs/kernels.md)
 };
 
 /// Asked once. The first call asks the kernel for leave to use tiles (arch_prctl), for the whole

@@ -145,7 +145,12 @@ struct Linear {
   }
 
   /// Scales, adds bias and the old y, stores the lanes that exist.
-  static void finish(const LinearBlock& block, std::size_t row, std::size_t panel, Vec sum) {
+  static void finish(const LinearBlock& block,
+                     std::size_t row,
+                     std::size_t panel,
+                     const Vec& value) {
+    // By reference: GCC keeps a chain in memory that is to be an argument of two registers.
+    Vec sum = value;
     const std::size_t column = panel * kPanel;
     const std::size_t count = block.n - column < kPanel ? block.n - column : kPanel;
     if (block.row_scale != nullptr) sum = V::mul(sum, V::broadcast(block.row_scale[row]));
@@ -334,23 +339,21 @@ struct Linear {
   }
 
   /// Few rows: P panels side by side, so that several chains hide the latency of each other; where
-  /// memory is read in order no more than that takes.
+  /// memory is read in order one is enough, unless its chain is slow.
   template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
-    if (block.in_order) {
-      constexpr int kPanels = T::kSlowChains && P > 1 ? 2 : 1;
-      for (; panel + kPanels <= block.panel_end; panel += kPanels) {
-        if constexpr (kPanels == 1) {
-          run_tile<T, R, 1>(block, 0, panel, typename Asks::AheadInPanels{});
-        } else {
-          run_tile<T, R, kPanels>(
-              block, 0, panel, Asks::template ahead_of<kPanels>(block, panel, 0, 1));
-        }
-      }
-      return panel;
+    using InPanels = typename Asks::AheadInPanels;
+    if (block.in_order && !T::kSlowChains) {
+      for (; panel < block.panel_end; ++panel)
+        run_tile<T, R, 1>(block, 0, panel, InPanels{});
     }
-    for (; panel + P <= block.panel_end; panel += P)
-      run_tile<T, R, P>(block, 0, panel, typename Asks::AheadInPanels{});
+    for (; panel + P <= block.panel_end; panel += P) {
+      if (block.in_order) {
+        run_tile<T, R, P>(block, 0, panel, Asks::template ahead_of<P>(block, panel, 0, 1));
+      } else {
+        run_tile<T, R, P>(block, 0, panel, InPanels{});
+      }
+    }
     return panel;
   }
 
@@ -434,6 +437,21 @@ struct Linear {
       if constexpr (D == DType::kBf16) {
         for (std::size_t pair = 0; pair < k / 2; ++pair) {
           ask(pair, pair * 64);
+          if constexpr (R == 1) {
+            // Panel by panel: few registers.
+            const Vec even = V::broadcast(x[2 * pair]);
+            const Vec odd = V::broadcast(x[2 * pair + 1]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) {
+              Vec first;
+              Vec second;
+              V::load_pairs(
+                  weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64, &first, &second);
+              acc[0][p] = V::fma(even, first, acc[0][p]);
+              acc[0][p] = V::fma(odd, second, acc[0][p]);
+            }
+            continue;
+          }
           Vec first[P];
           Vec second[P];
 #pragma GCC unroll 8
