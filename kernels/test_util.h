@@ -59,8 +59,8 @@ inline cpu::Kernels in_other_order(cpu::Kernels kernels) {
   return kernels;
 }
 
-/// The families that this machine runs, without the reference; avx512 without VNNI too, and
-/// avx512_bf16 without VBMI, both in the other order of memory, amx on emulated tiles also with its
+/// The families that this machine runs, without the reference; avx2 too, avx512 without VNNI and
+/// avx512_bf16 without VBMI in the other order of memory, amx on emulated tiles also with its
 /// own vectors, and both amx and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
@@ -71,6 +71,9 @@ inline std::vector<const Backend*> vector_backends() {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
 #if defined(__x86_64__)
+  static const CpuBackend ymm(
+      Family::kAvx2, CpuBackend::kNumerics, in_other_order(cpu::avx2_kernels()));
+  if (cpu::features().avx2) backends.push_back(&ymm);
   static const CpuBackend plain(
       Family::kAvx512, CpuBackend::kNumerics, in_other_order(cpu::avx512_kernels()));
   if (cpu::features().avx512_vnni) backends.push_back(&plain);

@@ -43,6 +43,14 @@ std::string missing(Family family) {
   }
 }
 
+#if defined(TANDEM_KERNELS_X86)
+/// Kernels that know how this machine reads memory.
+cpu::Kernels for_this_machine(cpu::Kernels kernels) {
+  kernels.in_order = cpu::features().reads_in_order;
+  return kernels;
+}
+#endif
+
 }  // namespace
 
 std::string_view family_name(Family family) {
@@ -60,13 +68,6 @@ bool parse_family(std::string_view name, Family* family) {
   }
   return false;
 }
-
-#if defined(TANDEM_KERNELS_X86)
-static cpu::Kernels for_this_machine(cpu::Kernels kernels) {
-  kernels.in_order = cpu::features().reads_in_order;
-  return kernels;
-}
-#endif
 
 const Backend* select(Family requested, std::string* reason) {
   static const ReferenceBackend kReference;

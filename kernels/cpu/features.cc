@@ -31,7 +31,7 @@ bool bit(unsigned value, int index) {
   return ((value >> index) & 1U) != 0;
 }
 
-constexpr unsigned kZen5 = 0x1a;
+constexpr unsigned kZen5 = 0x1a;  // family
 
 // Of leaf 1's eax: base and extended family.
 unsigned family_of(unsigned signature) {

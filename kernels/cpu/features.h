@@ -11,7 +11,7 @@ struct Features {
   bool avx512_vbmi = false;  ///< avx512_bf16, and VBMI
   bool amx = false;  ///< TILE, BF16 and INT8, avx512_vbmi too, the OS saves tiles, this process was
                      ///< allowed to use them, and they compute what is documented
-  bool reads_in_order = false;  ///< memory is read sooner as one stream than as several side by
+  bool reads_in_order = false;  ///< memory is read faster as one stream than as several side by
                                 ///< side: AMD's from Zen 5 on (docs/kernels.md)
 };
 

@@ -46,6 +46,7 @@ struct Bf16Tile {
     };
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
+    PanelAsks<V>::template ask_rest<R, P>(ahead, block.panel_bytes);
     add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, ask, acc);
     Linear<V>::template put<R, P>(acc, out);
   }

@@ -50,6 +50,7 @@ class LaneAttention {
                         kKeyBlock * kColumns + 2 * kRows * kMaxHeadDim <=
                     kPackedFloats,
                 "more than the scratch of a thread");
+  static_assert(kRows * kMaxHeadDim * sizeof(float) <= kAttentionOut);
 
   explicit LaneAttention(const AttentionTile& tile)
       : tile_(tile),
@@ -281,7 +282,7 @@ class LaneAttention {
   void sum_rows(std::size_t g, std::size_t lane, std::size_t at) {
     constexpr int kC = V::kLaneColumns;
     constexpr auto kVectors = static_cast<std::size_t>(kC);
-    const typename Sight<R>::Rows sight = Sight<R>::of(rows_, g, lane);
+    const Sight<R> sight = sight_of<R>(g, lane);
     const float* weights = scores_ + g * kScores * kLanes + lane;
     float* part = part_ + (rows_.group(g).row + lane) * dim_ + at;
     for (std::size_t column = 0; column < kColumns / kLanes; column += kVectors)
@@ -292,31 +293,30 @@ class LaneAttention {
   /// What R rows see of the block.
   template <int R>
   struct Sight {
-    struct Rows {
-      float begin[R];
-      float end[R];
-      Range some;  ///< positions that any row sees
-      Range all;   ///< those that every row sees
-    };
-
-    /// Rows that are not there see nothing, but do not count.
-    static Rows of(const Lanes& lanes, std::size_t g, std::size_t lane) {
-      Rows rows = {.begin = {}, .end = {}, .some = {kKeyBlock, 0}, .all = {0, kKeyBlock}};
-      for (std::size_t r = 0; r < static_cast<std::size_t>(R); ++r) {
-        if (lane + r >= lanes.group(g).rows) continue;
-        const Range seen = lanes.seen_of(g, lane + r);
-        rows.begin[r] = static_cast<float>(seen.begin);
-        rows.end[r] = static_cast<float>(seen.end);
-        if (seen.begin < seen.end) rows.some = Lanes::either(rows.some, seen);
-        rows.all = Keys::overlap(rows.all, seen);
-      }
-      return rows;
-    }
+    float begin[R];
+    float end[R];
+    Range some;  ///< positions that any row sees
+    Range all;   ///< those that every row sees
   };
+
+  /// Rows that are not there see nothing, but do not count.
+  template <int R>
+  [[nodiscard]] Sight<R> sight_of(std::size_t g, std::size_t lane) const {
+    Sight<R> sight = {.begin = {}, .end = {}, .some = {kKeyBlock, 0}, .all = {0, kKeyBlock}};
+    for (std::size_t r = 0; r < static_cast<std::size_t>(R); ++r) {
+      if (lane + r >= rows_.group(g).rows) continue;
+      const Range seen = rows_.seen_of(g, lane + r);
+      sight.begin[r] = static_cast<float>(seen.begin);
+      sight.end[r] = static_cast<float>(seen.end);
+      if (seen.begin < seen.end) sight.some = Lanes::either(sight.some, seen);
+      sight.all = Keys::overlap(sight.all, seen);
+    }
+    return sight;
+  }
 
   /// R rows, C vectors of each position's values, [vector][position][16].
   template <int R, int C>
-  void sum_columns(const typename Sight<R>::Rows& sight,
+  void sum_columns(const Sight<R>& sight,
                    const float* weights,
                    const float* values,
                    float* part) const {
@@ -363,7 +363,7 @@ class LaneAttention {
 
   /// The same, of rows that see position j.
   template <int R, int C>
-  static inline __attribute__((always_inline)) void add_seen(const typename Sight<R>::Rows& sight,
+  static inline __attribute__((always_inline)) void add_seen(const Sight<R>& sight,
                                                              const float* weights,
                                                              const float* values,
                                                              std::size_t j,

@@ -234,6 +234,7 @@ class LaneRows {
   void turn_queries(float* room, float* to) const {
     __builtin_memset(room, 0, tile_.head_dim * sizeof(float));
     ask_rows(0, tile_.q, tile_.q_stride);
+    ask_rows(0, tile_.out, tile_.out_stride);
     for (std::size_t g = 0; g < group_count_; ++g) {
       ask_rows(g + 1, tile_.q, tile_.q_stride);
       const std::byte* lines[kLanes];
@@ -256,8 +257,8 @@ class LaneRows {
     return tile_.out + row / heads * tile_.out_stride + row % heads * tile_.head_dim;
   }
 
-  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns], kMixed as V::interleave
-  /// does.
+  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns]; kMixed: their
+  /// dimensions lie as V::interleave leaves them.
   template <bool kMixed>
   void write(const float* values, std::size_t columns, const float* sums) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;

@@ -149,7 +149,7 @@ struct Linear {
                      std::size_t row,
                      std::size_t panel,
                      const Vec& value) {
-    // By reference: GCC keeps a chain in memory that is to be an argument of two registers.
+    // By reference: see docs/kernels.md, one row and GCC.
     Vec sum = value;
     const std::size_t column = panel * kPanel;
     const std::size_t count = block.n - column < kPanel ? block.n - column : kPanel;
@@ -222,13 +222,13 @@ struct Linear {
   static void run_panels(const LinearBlock& block, std::size_t panel) {
     std::size_t groups = 0;
     for_groups(block, [&](std::size_t, std::size_t rows) {
-      if (block.in_order || rows > Asks::kFewRows || block.rows <= Asks::kFewRows) ++groups;
+      if (block.in_order || rows > Asks::kFewRows) ++groups;
     });
     std::size_t group = 0;
     for_groups(block, [&](std::size_t row, std::size_t rows) {
       with_rows(rows, [&]<int R>() {
         if constexpr (R <= Asks::kFewRows) {
-          if (!block.in_order)
+          if (!Asks::template next_in_order<P>(block))
             return run_tile<T, R, P>(block, row, panel, typename Asks::AheadInPanels{});
         }
         run_tile<T, R, P>(
@@ -348,7 +348,7 @@ struct Linear {
         run_tile<T, R, 1>(block, 0, panel, InPanels{});
     }
     for (; panel + P <= block.panel_end; panel += P) {
-      if (block.in_order) {
+      if (Asks::template next_in_order<P>(block)) {
         run_tile<T, R, P>(block, 0, panel, Asks::template ahead_of<P>(block, panel, 0, 1));
       } else {
         run_tile<T, R, P>(block, 0, panel, InPanels{});
@@ -421,6 +421,7 @@ struct Linear {
       };
       Vec acc[R][P];
       clear<R, P>(acc);
+      Asks::template ask_rest<R, P>(ahead, block.panel_bytes);
       add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, asked, acc);
       put<R, P>(acc, out);
     }
@@ -450,17 +451,18 @@ struct Linear {
               acc[0][p] = V::fma(even, first, acc[0][p]);
               acc[0][p] = V::fma(odd, second, acc[0][p]);
             }
-            continue;
-          }
-          Vec first[P];
-          Vec second[P];
+          } else {
+            Vec first[P];
+            Vec second[P];
 #pragma GCC unroll 8
-          for (int p = 0; p < P; ++p) {
-            const std::byte* from = weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64;
-            V::load_pairs(from, &first[p], &second[p]);
+            for (int p = 0; p < P; ++p) {
+              V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64,
+                            &first[p],
+                            &second[p]);
+            }
+            step<R, P>(x + 2 * pair * R, first, acc);
+            step<R, P>(x + (2 * pair + 1) * R, second, acc);
           }
-          step<R, P>(x + 2 * pair * R, first, acc);
-          step<R, P>(x + (2 * pair + 1) * R, second, acc);
         }
         if (k % 2 != 0) {
           Vec first[P];

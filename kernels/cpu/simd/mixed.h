@@ -13,7 +13,8 @@ struct Mixed {
   static void scale_row(const float* row, float factor, std::size_t dim, float* out) {
     const auto factors = V::broadcast(factor);
     for (std::size_t i = 0; i < dim; i += 32) {
-      if (!kMixed && dim - i >= 32) {
+      const bool whole = dim - i >= 32;
+      if (!kMixed && whole) {
         V::store(out + i, V::mul(V::load(row + i), factors));
         V::store(out + i + 16, V::mul(V::load(row + i + 16), factors));
         continue;
@@ -21,13 +22,13 @@ struct Mixed {
       alignas(64) float values[32];
       V::store(values, V::mul(V::load(row + i), factors));
       V::store(values + 16, V::mul(V::load(row + i + 16), factors));
-      if (dim - i < 32) {
+      if (!whole) {
         for (std::size_t j = 0; i + j < dim; ++j)
           out[i + j] = values[kMixed ? place_of(j) : j];
         continue;
       }
       for (std::size_t j = 0; j < 32; j += 4)
-        __builtin_memcpy(out + i + j, values + (kMixed ? place_of(j) : j), 4 * sizeof(float));
+        __builtin_memcpy(out + i + j, values + place_of(j), 4 * sizeof(float));
     }
   }
 

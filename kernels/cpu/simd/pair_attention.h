@@ -12,7 +12,6 @@
 // which both make 0, and for values that are not finite. Those rows are summed again alone.
 #pragma once
 
-#include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/byte_copies.h"
 #include "kernels/cpu/simd/lane_sums.h"
 

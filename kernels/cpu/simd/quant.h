@@ -277,7 +277,7 @@ struct Int8Tile {
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
     const std::size_t quads = block.k / 4;
-    PanelAsks<V>::template ask_panel_header<R, P>(ahead, block.panel_bytes);
+    PanelAsks<V>::template ask_rest<R, P>(ahead, block.panel_bytes);
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
       const std::size_t at = kByteHeaderBytes + quad * 64;
@@ -387,7 +387,7 @@ struct ByteTile {
       for (int r = 0; r < R; ++r)
         acc[r][p] = start;
     }
-    PanelAsks<V>::template ask_panel_header<R, P>(ahead, block.panel_bytes);
+    PanelAsks<V>::template ask_rest<R, P>(ahead, block.panel_bytes);
     const auto x_bytes = [&](std::size_t word, int r) __attribute__((always_inline)) {
       return V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
     };

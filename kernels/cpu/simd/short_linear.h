@@ -89,7 +89,8 @@ struct ShortTile {
     /// bytes are asked for with each line.
     const std::byte* next;
     std::size_t next_step;
-    std::byte* made;  ///< where they are kept
+    std::byte* made;     ///< where they are kept
+    bool next_in_order;  ///< see PanelAsks
   };
 
   /// Adds the products of R rows with P panels to acc. kKeep: the plain lines stay in `made`.
@@ -105,11 +106,11 @@ struct ShortTile {
       // Nothing is called in here, so that sums stay in registers.
       for (const std::size_t stop = first_due<P>(patches, whole); step < stop; ++step) {
         add_units<R, P, kKeep, false>(
-            x, from, step, asked<P, kKeep>(from, step, steps), patches, acc);
+            x, from, step, lines_ahead<P, kKeep>(from, step, steps), patches, acc);
         x = Plain::template x_behind<R>(x, kShortStepK);
       }
       if (step == from.end) break;
-      const auto ask = asked<P, kKeep>(from, step, steps);
+      const auto ask = lines_ahead<P, kKeep>(from, step, steps);
       if (step < whole) {
         add_units<R, P, kKeep, true>(x, from, step, ask, patches, acc);
         x = Plain::template x_behind<R>(x, kShortStepK);
@@ -130,23 +131,23 @@ struct ShortTile {
     }
   }
 
-  /// What is asked for beside the lines of a step of P panels: where so many lines follow each
-  /// other, P times as many as a step of one has; or kKeep, where the first lies.
+  /// Where the lines that are asked for beside a step of P panels begin: P runs, each as long as a
+  /// step of one panel; with kKeep one place, from which Lines::next_step leads on.
   template <int P, bool kKeep>
   struct Asked {
     const std::byte* at[kKeep ? 1 : P];
   };
 
   template <int P, bool kKeep>
-  static inline __attribute__((always_inline)) Asked<P, kKeep> asked(const Lines& from,
-                                                                     std::size_t step,
-                                                                     std::size_t steps) {
+  static inline __attribute__((always_inline)) Asked<P, kKeep> lines_ahead(const Lines& from,
+                                                                           std::size_t step,
+                                                                           std::size_t steps) {
     if constexpr (kKeep) {
       return {{from.next + (step - from.begin) * kStepLines * from.next_step}};
     } else {
       constexpr auto kPanels = static_cast<std::size_t>(P);
       // The next panels in the order of memory; or what comes in each of these.
-      const bool in_order = kPanels * from.apart <= PanelAsks<V>::kPanelsBytesMost;
+      const bool in_order = from.next_in_order;
       const bool inside = step + kAheadSteps<P> < steps;
       const std::size_t ahead = inside ? step + kAheadSteps<P> : step + kAheadSteps<P> - steps;
       if (in_order ? step == 0 : ahead == 0) {
@@ -265,7 +266,8 @@ struct ShortTile {
                    .end = steps,
                    .next = PanelAsks<V>::panels_behind(block, panel + P),
                    .next_step = 0,
-                   .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt)};
+                   .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt),
+                   .next_in_order = PanelAsks<V>::template next_in_order<P>(block)};
     if (are_few(block.rows)) {
       Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
         Linear<V>::with_rows(
@@ -359,10 +361,10 @@ struct ShortTile {
           V::store(sums + (r * P + p) * kPanel, acc[r][p]);
           continue;
         }
-        Linear<V>::finish(block,
-                          row + static_cast<std::size_t>(r),
-                          panel + static_cast<std::size_t>(p),
-                          acc[r][p]);
+        // A copy, so that acc need not be in memory.
+        const Vec sum = acc[r][p];
+        Linear<V>::finish(
+            block, row + static_cast<std::size_t>(r), panel + static_cast<std::size_t>(p), sum);
       }
     }
   }

@@ -156,7 +156,7 @@ struct AttentionTile {
 };
 
 struct Kernels {
-  /// Whether memory is read sooner in order than panels side by side (Features::reads_in_order).
+  /// Whether memory is read faster in order than panels side by side (Features::reads_in_order).
   bool in_order = false;
   /// Rows a linear block is best cut into.
   std::size_t row_step;

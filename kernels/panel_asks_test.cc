@@ -1,0 +1,96 @@
+// What products ask for is what the next tile reads: all of it, and nothing else.
+#include "kernels/cpu/simd/panel_asks.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::kernels::cpu {
+namespace {
+
+struct AnyVec {};
+
+using Asks = PanelAsks<AnyVec>;
+
+constexpr std::size_t kPanelBytes = 33 * 64;
+constexpr std::size_t kLines = kPanelBytes / 64;
+
+/// How often each line from `next` on was asked for by groups of rows of a tile of P panels, the
+/// last of a block.
+template <int P>
+std::vector<int> asked_behind(const std::byte* weight,
+                              const std::byte* next,
+                              bool in_order,
+                              std::size_t groups) {
+  LinearBlock block{};
+  block.weight = weight;
+  block.panel_bytes = kPanelBytes;
+  block.panel_end = P;
+  block.next = next;
+  block.in_order = in_order;
+  std::vector<int> asked(P * kLines, 0);
+  for (std::size_t group = 0; group < groups; ++group) {
+    const Asks::Ahead ahead = Asks::ahead_of<P>(block, 0, group, groups);
+    for (std::size_t line = 0; line < kLines; ++line) {
+      for (std::size_t p = 0; p < P; ++p) {
+        const std::byte* at = ahead.from + line * ahead.line_step + p * ahead.panel_step;
+        const auto place = static_cast<std::size_t>(at - next) / 64;
+        // Steps are rounded up to whole bytes, so the last ones may lead a little further.
+        EXPECT_LT(place, asked.size() + P);
+        if (place < asked.size()) ++asked[place];
+      }
+    }
+  }
+  return asked;
+}
+
+template <int P>
+void expect_all_of_the_next_tile() {
+  const std::vector<std::byte> memory(3 * P * kPanelBytes);
+  const std::byte* weight = memory.data();
+  for (const bool in_order : {false, true}) {
+    for (const std::size_t groups : {1U, 2U, 3U, 5U}) {
+      SCOPED_TRACE(std::to_string(P) + " panels, groups " + std::to_string(groups) +
+                   (in_order ? " in order" : " in panels"));
+      // Not the panel behind: what the block says comes next.
+      const std::byte* next = weight + 2 * P * kPanelBytes;
+      for (const int times : asked_behind<P>(weight, next, in_order, groups))
+        EXPECT_GE(times, 1);
+    }
+  }
+}
+
+TEST(PanelAsks, TheNextTileIsAskedForWhole) {
+  expect_all_of_the_next_tile<1>();
+  expect_all_of_the_next_tile<2>();
+  expect_all_of_the_next_tile<4>();
+}
+
+TEST(PanelAsks, OneGroupAsksInTheOrderOfMemory) {
+  LinearBlock block{};
+  const std::vector<std::byte> memory(8 * kPanelBytes);
+  block.weight = memory.data();
+  block.panel_bytes = kPanelBytes;
+  block.panel_end = 8;
+  block.in_order = true;
+  const Asks::Ahead ahead = Asks::ahead_of<4>(block, 0, 0, 1);
+  EXPECT_EQ(ahead.from, block.weight + 4 * kPanelBytes);
+  EXPECT_EQ(ahead.panel_step, 64U);
+  EXPECT_EQ(ahead.line_step, 4 * 64U);
+}
+
+TEST(PanelAsks, OnlyTilesThatFitAreAskedForInOrder) {
+  LinearBlock block{};
+  block.in_order = true;
+  block.panel_bytes = Asks::kPanelsBytesMost / 2;
+  EXPECT_TRUE(Asks::next_in_order<2>(block));
+  EXPECT_FALSE(Asks::next_in_order<4>(block));
+  block.in_order = false;
+  EXPECT_FALSE(Asks::next_in_order<2>(block));
+}
+
+}  // namespace
+}  // namespace tandem::kernels::cpu
