@@ -11,8 +11,7 @@
 // Families with products of bf16 pairs (V::kBf16Pairs) take bf16 keys and values by pairs instead:
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
-// sides; -0 becomes 0 in it. m, l, merge: as above. Many rows (attention_by_rows.h): the same bits
-// from pair_attention.h and, for all that goes by f32, lane_attention.h.
+// sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: attention_by_rows.h, the same bits.
 // Keys and values of 8 bit become bf16 first, of several tokens those of a block at a time, of one
 // those of a stride of one head.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
