@@ -92,11 +92,7 @@ class LaneAttention {
   }
 
   template <DType D>
-  static constexpr bool kFp8 = D == DType::kFp8E5m2 || D == DType::kFp8E4m3;
-  template <DType D>
-  static constexpr std::size_t kBytes = kFp8<D>            ? 1
-                                        : D == DType::kF32 ? 4
-                                                           : 2;
+  static constexpr std::size_t kBytes = dtype_bytes(D);
 
   /// 32 dimensions of a row in a page, from `at` on, to floats at `first` and `second`. Asks for
   /// those of the row `ahead`.
@@ -109,7 +105,7 @@ class LaneAttention {
       for (std::size_t i = 0; i < kWidth; i += 64)
         Keys::ask(ahead + at * kBytes<D> + i);
     }
-    if constexpr (kFp8<D>) {
+    if constexpr (Rows<V>::is_fp8(D)) {
       alignas(64) std::byte halves[kColumns * 2];
       V::int_store(halves, V::template widen_fp8<D>(from));
       V::store(first, V::load_bf16(halves));
@@ -221,34 +217,14 @@ class LaneAttention {
     }
   }
 
-  /// Scores of a group to weights, in place, zero where a row does not see a position.
+  /// Scores of a group to weights, in place.
   void weigh(std::size_t g) {
-    const typename Lanes::Seen seen = rows_.seen_by(g);
     float* scores = scores_ + g * kScores * kLanes;
-    const Range some = rows_.group(g).some;
-    const std::size_t begin = some.begin / 16 * 16;
-    const std::size_t end = (some.end + 15) / 16 * 16;
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec max = seen.largest(scores, begin, end);
-    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
-    Vec sums[16];
-    for (Vec& sum : sums)
-      sum = V::zero();
-    for (std::size_t j = begin; j < end; j += 16) {
-      for (std::size_t i = 0; i < 16; ++i) {
-        float* score = scores + (j + i) * kLanes;
-        const Vec below = V::sub(V::load(score), anchor);
-        const Vec weight = seen.hide(Rows<V>::exp_down(below), j + i, V::zero());
-        V::store(score, weight);
-        sums[i] = V::add(sums[i], weight);
-      }
-    }
-    // The tree that others have within a vector.
-    for (std::size_t width = 8; width >= 1; width /= 2) {
-      for (std::size_t i = 0; i < width; ++i)
-        sums[i] = V::add(sums[i], sums[i + width]);
-    }
-    sums_.note(g, max, sums[0]);
+    sums_.weigh(
+        g, scores, [&](std::size_t j, Vec even, Vec odd) __attribute__((always_inline)) {
+          V::store(scores + j * kLanes, even);
+          V::store(scores + (j + 1) * kLanes, odd);
+        });
   }
 
   /// Weighted values of all rows, kColumns dimensions at a time.

@@ -204,47 +204,26 @@ class LaneRows {
   /// Queries rounded to bf16, [group][pair of dimensions][row], zeros where there is no row and
   /// behind head_dim, up to `words` pairs (a multiple of 16). `room`: 16 * words words.
   void load_queries(std::size_t words, bool negate, std::byte* room, std::byte* to) const {
-    const std::size_t heads = tile_.kv_heads * tile_.heads;
-    ask_rows(0, tile_.q, tile_.q_stride);
-    ask_rows(0, tile_.out, tile_.out_stride);
-    for (std::size_t g = 0; g < group_count_; ++g) {
-      ask_rows(g + 1, tile_.q, tile_.q_stride);
-      const std::byte* lines[kLanes];
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        std::byte* line = room + lane * words * kWordBytes;
-        lines[lane] = line;
-        if (lane >= groups_[g].rows) {
-          __builtin_memset(line, 0, words * kWordBytes);
-          continue;
-        }
-        const std::size_t row = groups_[g].row + lane;
-        const float* q = tile_.q + row / heads * tile_.q_stride + row % heads * tile_.head_dim;
-        for (std::size_t i = 0; i < words * 2; i += 16) {
-          const Vec values = Rows<V>::load_within(q, i, tile_.head_dim);
-          V::store_bf16(line + i * 2, negate ? V::sub(V::zero(), values) : values);
-        }
+    const auto line_of = [&](const float* q, std::size_t lane) {
+      std::byte* line = room + lane * words * kWordBytes;
+      if (q == nullptr) __builtin_memset(line, 0, words * kWordBytes);
+      for (std::size_t i = 0; q != nullptr && i < words * 2; i += 16) {
+        const Vec values = Rows<V>::load_within(q, i, tile_.head_dim);
+        V::store_bf16(line + i * 2, negate ? V::sub(V::zero(), values) : values);
       }
-      for (std::size_t i = 0; i < words; i += 16)
-        V::transpose_words(lines, i * kWordBytes, to + (g * words + i) * kLanes * kWordBytes);
-    }
+      return line;
+    };
+    turn_rows(words, line_of, to);
   }
 
   /// Queries as they are, [group][dimension][row], zeros where there is no row. head_dim is a
   /// multiple of 16; `room`: head_dim floats.
   void turn_queries(float* room, float* to) const {
     __builtin_memset(room, 0, tile_.head_dim * sizeof(float));
-    ask_rows(0, tile_.q, tile_.q_stride);
-    ask_rows(0, tile_.out, tile_.out_stride);
-    for (std::size_t g = 0; g < group_count_; ++g) {
-      ask_rows(g + 1, tile_.q, tile_.q_stride);
-      const std::byte* lines[kLanes];
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        const float* line = lane < groups_[g].rows ? query(groups_[g].row + lane) : room;
-        lines[lane] = reinterpret_cast<const std::byte*>(line);
-      }
-      for (std::size_t i = 0; i < tile_.head_dim; i += 16, to += 16 * kLanes)
-        V::transpose_words(lines, i * kWordBytes, reinterpret_cast<std::byte*>(to));
-    }
+    const auto line_of = [&](const float* q, std::size_t) {
+      return reinterpret_cast<const std::byte*>(q == nullptr ? room : q);
+    };
+    turn_rows(tile_.head_dim, line_of, reinterpret_cast<std::byte*>(to));
   }
 
   [[nodiscard]] const float* query(std::size_t row) const {
@@ -276,6 +255,24 @@ class LaneRows {
   }
 
  private:
+  /// Words of queries to [group][word][row]. line_of(query of a row of a group, or null, lane) is
+  /// where `words` of it are, a multiple of 16.
+  template <class LineOf>
+  void turn_rows(std::size_t words, LineOf line_of, std::byte* to) const {
+    ask_rows(0, tile_.q, tile_.q_stride);
+    ask_rows(0, tile_.out, tile_.out_stride);
+    for (std::size_t g = 0; g < group_count_; ++g) {
+      ask_rows(g + 1, tile_.q, tile_.q_stride);
+      const std::byte* lines[kLanes];
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const bool there = lane < groups_[g].rows;
+        lines[lane] = line_of(there ? query(groups_[g].row + lane) : nullptr, lane);
+      }
+      for (std::size_t i = 0; i < words; i += 16)
+        V::transpose_words(lines, i * kWordBytes, to + (g * words + i) * kLanes * kWordBytes);
+    }
+  }
+
   /// Rows are far from each other: those of a group, if there is one, are asked for at once.
   void ask_rows(std::size_t g, const float* first, std::size_t stride) const {
     if (g >= group_count_) return;

@@ -13,10 +13,41 @@ class LaneSums {
 
   explicit LaneSums(const LaneRows<V>& rows) : rows_(rows) {}
 
-  /// Of the block in progress: the largest score of each row of a group, and the sum of weights.
-  void note(std::size_t g, Vec max, Vec sum) {
+  /// Of the block in progress: what scores of a group, [position][row], weigh, zero where a row
+  /// does not see one. put(j, even, odd) takes the weights of positions j and j + 1.
+  template <class Put>
+  inline __attribute__((always_inline)) void weigh(std::size_t g, const float* scores, Put put) {
+    const typename LaneRows<V>::Seen seen = rows_.seen_by(g);
+    const auto& some = rows_.group(g).some;
+    const std::size_t begin = some.begin / 16 * 16;
+    const std::size_t end = (some.end + 15) / 16 * 16;
+    const Vec lowest = V::broadcast(-__builtin_inff());
+    const Vec max = seen.largest(scores, begin, end);
+    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
+    const auto weight_of = [&](std::size_t j) __attribute__((always_inline)) {
+      const Vec below = V::sub(V::load(scores + j * kLanes), anchor);
+      return seen.hide(Rows<V>::exp_down(below), j, V::zero());
+    };
+    Vec sums[16];
+    for (Vec& sum : sums)
+      sum = V::zero();
+    for (std::size_t j = begin; j < end; j += 16) {
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < 16; i += 2) {
+        const Vec even = weight_of(j + i);
+        const Vec odd = weight_of(j + i + 1);
+        sums[i] = V::add(sums[i], even);
+        sums[i + 1] = V::add(sums[i + 1], odd);
+        put(j + i, even, odd);
+      }
+    }
+    // The tree that others have within a vector.
+    for (std::size_t width = 8; width >= 1; width /= 2) {
+      for (std::size_t i = 0; i < width; ++i)
+        sums[i] = V::add(sums[i], sums[i + width]);
+    }
     V::store(part_max_ + g * kLanes, max);
-    V::store(part_sum_ + g * kLanes, sum);
+    V::store(part_sum_ + g * kLanes, sums[0]);
   }
 
   /// Rows of the group whose sums are NaN, and which see less than others: alone(lane) sums them
@@ -67,7 +98,9 @@ class LaneSums {
   }
 
   /// Sums of weights so far, [group][lane].
-  [[nodiscard]] const float* sums() const { return sums_; }
+  [[nodiscard]] const float* sums() const {
+    return sums_;
+  }
 
  private:
   static constexpr std::size_t kLanes = LaneRows<V>::kLanes;

@@ -212,44 +212,13 @@ class PairAttention {
     return value;
   }
 
-  /// Scores of a group to weights, [pair of positions][row], zero where a row does not see one.
+  /// Scores of a group to weights, [pair of positions][row].
   void weigh(std::size_t g) {
-    const typename Lanes::Seen seen = rows_.seen_by(g);
-    const float* scores = scores_ + g * kScores * kLanes;
-    const Range some = rows_.group(g).some;
-    const std::size_t begin = some.begin / 16 * 16;
-    const std::size_t end = (some.end + 15) / 16 * 16;
-    const Vec lowest = V::broadcast(-__builtin_inff());
-    const Vec max = seen.largest(scores, begin, end);
-    const Vec anchor = V::select_greater(max, lowest, max, V::zero());
-    Vec sums[16];
-    for (Vec& sum : sums)
-      sum = V::zero();
     std::byte* words = weights_ + g * kKeyBlock / 2 * kLine;
-    for (std::size_t j = begin; j < end; j += 16) {
-#pragma GCC unroll 8
-      for (std::size_t i = 0; i < 16; i += 2) {
-        const Vec even = weight_of(scores, seen, j + i, anchor);
-        const Vec odd = weight_of(scores, seen, j + i + 1, anchor);
-        sums[i] = V::add(sums[i], even);
-        sums[i + 1] = V::add(sums[i + 1], odd);
-        V::int_store(words + (j + i) / 2 * kLine, V::half_words_of_exp(even, odd));
-      }
-    }
-    // The tree that others have within a vector.
-    for (std::size_t width = 8; width >= 1; width /= 2) {
-      for (std::size_t i = 0; i < width; ++i)
-        sums[i] = V::add(sums[i], sums[i + width]);
-    }
-    sums_.note(g, max, sums[0]);
-  }
-
-  static inline __attribute__((always_inline)) Vec weight_of(const float* scores,
-                                                             const typename Lanes::Seen& seen,
-                                                             std::size_t j,
-                                                             Vec anchor) {
-    const Vec below = V::sub(V::load(scores + j * kLanes), anchor);
-    return seen.hide(Rows<V>::exp_down(below), j, V::zero());
+    const auto put = [&](std::size_t j, Vec even, Vec odd) __attribute__((always_inline)) {
+      V::int_store(words + j / 2 * kLine, V::half_words_of_exp(even, odd));
+    };
+    sums_.weigh(g, scores_ + g * kScores * kLanes, put);
   }
 
   /// Value rows to words, [32 dimensions][pair of positions][2][16], zeros for positions outside of

@@ -35,7 +35,9 @@ struct Rows {
   }
 
   /// kernels::is_fp8, which is no template over V (see table.h).
-  static bool is_fp8(DType dtype) { return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3; }
+  static constexpr bool is_fp8(DType dtype) {
+    return dtype == DType::kFp8E5m2 || dtype == DType::kFp8E4m3;
+  }
 
   template <DType D>
   static Vec load_as(const std::byte* from) {
