@@ -41,6 +41,14 @@ bool consecutive(std::span<const std::int32_t> rows) {
              rows, [](std::int32_t a, std::int32_t b) { return b != a + 1; }) == rows.end();
 }
 
+/// Whether the pass leaves only the rows that logits are wanted of, which can move to the front one
+/// by one.
+bool leaves_wanted_rows(const ForwardBatch& batch) {
+  if (batch.keep_rows || batch.hidden_states != nullptr) return false;
+  return std::ranges::adjacent_find(batch.logit_rows, std::ranges::greater_equal()) ==
+         batch.logit_rows.end();
+}
+
 /// Rows, more or less, that go through a dense MLP together: what one product leaves for the next
 /// is still in caches then, which is worth more than reading the weights again. The same for norm,
 /// QKV and attention gained nothing.
@@ -148,7 +156,7 @@ Status Model::check_batch(const ForwardBatch& batch) const {
 
 Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
   TANDEM_TRY(failpoint::hit("model.forward"));
-  last_token_count_ = 0;
+  kept_rows_.reset();
   TANDEM_TRY(check_batch(batch));
   rope_.reach(batch.positions, *pool_);
   backend_->embedding({.table = weights_.embedding,
@@ -156,21 +164,27 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
+  const bool narrow = leaves_wanted_rows(batch);
   {
     const KeepNear near(pool_, ask_for_near, this);
     layer_ = 0;
     TANDEM_TRY(with_late_weights([&] {
-      run_layers(batch);
-      run_head(batch.logit_rows, output);
+      run_layers(batch, narrow);
+      const float* rows = narrow ? workspace_.hidden.data() : together(batch.logit_rows);
+      run_head(rows, batch.logit_rows.size(), output);
     }));
   }
-  last_token_count_ = batch.token_ids.size();
+  if (!narrow) kept_rows_ = batch.token_ids.size();
   return {};
 }
 
 Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) {
-  TANDEM_TRY(check_rows(rows, last_token_count_));
-  return with_late_weights([&] { run_head(rows, output); });
+  if (!kept_rows_) {
+    return failed_precondition(
+        "logits: no pass came before, or it failed, or was not asked to keep its rows (keep_rows)");
+  }
+  TANDEM_TRY(check_rows(rows, *kept_rows_));
+  return with_late_weights([&] { run_head(together(rows), rows.size(), output); });
 }
 
 /// What is looked at between this op and the next ones.
@@ -254,31 +268,63 @@ TANDEM_BETWEEN_OPS std::byte* Model::norm_rows(const float* x,
   return packed;
 }
 
-TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch) {
+/// narrow: see leaves_wanted_rows().
+TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow) {
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
+  kernels::RaggedTokens tokens = ragged(batch);
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     layer_ = layer;
-    attention_block(batch, layer);
-    mlp_block(layer, batch.token_ids.size());
+    prepare_attention(batch, layer);
+    // What others leave in the last layer nobody reads: 3 % of a long prompt.
+    if (narrow && layer + 1 == layer_count) tokens = wanted_tokens(batch);
+    if (tokens.tokens > 0) {
+      attention(tokens, layer_kv(batch.kv, layer), layer);
+      mlp_block(layer, tokens.tokens);
+    }
     progress_.fetch_add(1, std::memory_order_relaxed);
     capture(batch, layer + 1);
   }
 }
 
-/// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
-TANDEM_BETWEEN_OPS void Model::attention_block(const ForwardBatch& batch, std::size_t layer) {
+kernels::KvLayer Model::layer_kv(const KvArena& arena, std::size_t layer) const {
+  return kv_layout(static_cast<std::int64_t>(arena.page_size)).layer(arena.base, layer);
+}
+
+/// Floats from the queries, keys and values of one token to the next.
+std::size_t Model::qkv_stride() const {
+  return static_cast<std::size_t>(config_.query_size() + 2 * config_.kv_size());
+}
+
+/// Those that logits are wanted of: their queries and hidden states move to the front.
+TANDEM_BETWEEN_OPS kernels::RaggedTokens Model::wanted_tokens(const ForwardBatch& batch) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto query = static_cast<std::size_t>(config_.query_size());
+  const auto move =
+      [](float* rows, std::size_t stride, std::size_t to, std::size_t from, std::size_t count) {
+        if (to != from)
+          std::memcpy(rows + to * stride, rows + from * stride, count * sizeof(float));
+      };
+  for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const auto row = static_cast<std::size_t>(batch.logit_rows[i]);
+    move(workspace_.qkv.data(), qkv_stride(), i, row, query);
+    move(workspace_.hidden.data(), hidden, i, row, hidden);
+    workspace_.row_positions[i] = batch.positions[row];
+    workspace_.row_sequences[i] = batch.sequence[row];
+  }
+  kernels::RaggedTokens tokens = ragged(batch);
+  tokens.tokens = batch.logit_rows.size();
+  tokens.position = workspace_.row_positions.data();
+  tokens.sequence = workspace_.row_sequences.data();
+  return tokens;
+}
+
+/// Queries, and keys and values in their pages: rope(norm(qkv(norm(hidden))))
+TANDEM_BETWEEN_OPS void Model::prepare_attention(const ForwardBatch& batch, std::size_t layer) {
   LayerWeights& weights = weights_.layers[layer];
   const std::size_t tokens = batch.token_ids.size();
-  const auto heads = static_cast<std::size_t>(config_.head_count);
-  const auto kv_heads = static_cast<std::size_t>(config_.kv_head_count);
-  const auto head_dim = static_cast<std::size_t>(config_.head_dim);
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  const std::size_t stride = (heads + 2 * kv_heads) * head_dim;
   float* query = workspace_.qkv.data();
-  float* key = query + heads * head_dim;
-  float* value = key + kv_heads * head_dim;
-
+  float* key = query + config_.query_size();
   const std::byte* normed =
       norm_rows(workspace_.hidden.data(), weights.input_norm.data(), &weights.qkv, tokens);
   linear(weights.qkv,
@@ -288,35 +334,41 @@ TANDEM_BETWEEN_OPS void Model::attention_block(const ForwardBatch& batch, std::s
           .y = query,
           .tokens = tokens});
 
-  const kernels::KvLayer kv =
-      kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
   // Written before it is read, also within this batch: a token sees its chunk's K and V through
   // the pages, rounded to their dtype, exactly as a later chunk will.
   backend_->prepare_heads(
       {.q = query,
        .k = key,
-       .v = value,
-       .stride = stride,
-       .heads = heads,
+       .v = key + config_.kv_size(),
+       .stride = qkv_stride(),
+       .heads = static_cast<std::size_t>(config_.head_count),
        .q_norm = weights.query_norm.empty() ? nullptr : weights.query_norm.data(),
        .k_norm = weights.key_norm.empty() ? nullptr : weights.key_norm.data(),
-       .eps = eps,
+       .eps = static_cast<float>(config_.rms_norm_eps),
        .cos = rope_.cos(),
        .sin = rope_.sin(),
        .batch = ragged(batch),
-       .kv = kv},
+       .kv = layer_kv(batch.kv, layer)},
       *pool_);
   if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
+}
+
+/// hidden += output(attention(queries))
+TANDEM_BETWEEN_OPS void Model::attention(const kernels::RaggedTokens& batch,
+                                         const kernels::KvLayer& kv,
+                                         std::size_t layer) {
+  LayerWeights& weights = weights_.layers[layer];
+  const auto head_dim = static_cast<std::size_t>(config_.head_dim);
   std::byte* mixed = head_dim % kernels::kPackedHeadStep == 0
-                         ? packed_rows(weights.output, tokens, workspace_.attention)
+                         ? packed_rows(weights.output, batch.tokens, workspace_.attention)
                          : nullptr;
-  backend_->attention({.q = query,
-                       .q_stride = stride,
+  backend_->attention({.q = workspace_.qkv.data(),
+                       .q_stride = qkv_stride(),
                        .out = workspace_.attention.data(),
                        .out_packed = mixed,
-                       .batch = ragged(batch),
+                       .batch = batch,
                        .kv = kv,
-                       .heads = heads,
+                       .heads = static_cast<std::size_t>(config_.head_count),
                        .scale = 1.0F / std::sqrt(static_cast<float>(head_dim)),
                        .window = config_.window[layer]},
                       *pool_);
@@ -324,7 +376,7 @@ TANDEM_BETWEEN_OPS void Model::attention_block(const ForwardBatch& batch, std::s
          {.x = workspace_.attention.data(),
           .x_packed = mixed,
           .y = workspace_.hidden.data(),
-          .tokens = tokens,
+          .tokens = batch.tokens,
           .accumulate = true});
 }
 
@@ -410,31 +462,33 @@ TANDEM_BETWEEN_OPS void Model::experts(const ExpertWeights& weights, std::size_t
                        *pool_);
 }
 
-TANDEM_BETWEEN_OPS void Model::run_head(std::span<const std::int32_t> rows, ForwardOutput& output) {
+/// Where these rows of the residual stream lie one after the other.
+TANDEM_BETWEEN_OPS const float* Model::together(std::span<const std::int32_t> rows) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const float* x = workspace_.hidden.data();
-  if (consecutive(rows)) {
-    // As in every step that only decodes.
-    x += rows.empty() ? 0 : static_cast<std::size_t>(rows.front()) * hidden;
-  } else {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const float* from = x + static_cast<std::size_t>(rows[i]) * hidden;
-      std::memcpy(workspace_.rows.data() + i * hidden, from, hidden * sizeof(float));
-    }
-    x = workspace_.rows.data();
+  if (consecutive(rows))
+    return rows.empty() ? x : x + static_cast<std::size_t>(rows.front()) * hidden;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const float* from = x + static_cast<std::size_t>(rows[i]) * hidden;
+    std::memcpy(workspace_.rows.data() + i * hidden, from, hidden * sizeof(float));
   }
+  return workspace_.rows.data();
+}
+
+/// Of rows one after the other.
+TANDEM_BETWEEN_OPS void Model::run_head(const float* x, std::size_t rows, ForwardOutput& output) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   backend_->rms_norm({.x = x,
                       .weight = weights_.final_norm.data(),
                       .y = workspace_.rows_normed.data(),
-                      .rows = rows.size(),
+                      .rows = rows,
                       .dim = hidden,
                       .eps = static_cast<float>(config_.rms_norm_eps)},
                      *pool_);
-  linear(
-      weights_.lm_head,
-      {.x = workspace_.rows_normed.data(), .y = workspace_.logits.data(), .tokens = rows.size()});
+  linear(weights_.lm_head,
+         {.x = workspace_.rows_normed.data(), .y = workspace_.logits.data(), .tokens = rows});
   output = {.logits = workspace_.logits.data(),
-            .rows = rows.size(),
+            .rows = rows,
             .vocab_size = static_cast<std::size_t>(config_.vocab_size)};
 }
 

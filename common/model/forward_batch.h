@@ -38,8 +38,11 @@ struct ForwardBatch {
   std::span<const SequencePages> sequences;
   KvArena kv;
   /// Rows of the batch, for which logits are wanted; any order, repeats allowed. Only these go
-  /// through the head.
+  /// through the head and, where each is behind the one before, through what the last layer does
+  /// after its keys and values.
   std::span<const std::int32_t> logit_rows;
+  /// Whether all rows go through the last layer, so that Model::logits() may be asked for others.
+  bool keep_rows = false;
   /// May be null.
   LayerObserver* observer = nullptr;
   /// Null, or [layer_count + 1, tokens, hidden_size] for tests: the embeddings, then each layer's

@@ -101,8 +101,9 @@ class Model {
   /// refused before anything is written.
   Status forward(const ForwardBatch& batch, ForwardOutput& output);
 
-  /// More rows of the last successful forward(): for prompt logprobs, slice by slice, without room
-  /// for the logits of a whole chunk. At most limits().logit_row_count_max rows.
+  /// More rows of the last successful forward(), slice by slice, without room for the logits of a
+  /// whole chunk. At most limits().logit_row_count_max rows. Refused unless the batch had
+  /// keep_rows.
   Status logits(std::span<const std::int32_t> rows, ForwardOutput& output);
 
   /// Packs some megabytes of what LoadOptions::pack_late left; true: there is more. kDataLoss names
@@ -145,14 +146,19 @@ class Model {
   [[nodiscard]] Status check_rows(std::span<const std::int32_t> rows,
                                   std::size_t token_count) const;
   static void ask_for_near(const void* model);
-  void run_layers(const ForwardBatch& batch);
-  void attention_block(const ForwardBatch& batch, std::size_t layer);
+  void run_layers(const ForwardBatch& batch, bool narrow);
+  [[nodiscard]] kernels::KvLayer layer_kv(const KvArena& arena, std::size_t layer) const;
+  [[nodiscard]] std::size_t qkv_stride() const;
+  kernels::RaggedTokens wanted_tokens(const ForwardBatch& batch);
+  void prepare_attention(const ForwardBatch& batch, std::size_t layer);
+  void attention(const kernels::RaggedTokens& batch, const kernels::KvLayer& kv, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
   std::byte* packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const;
   std::byte* norm_rows(const float* x, const float* weight, const Linear* next, std::size_t tokens);
   void dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count);
   void experts(const ExpertWeights& weights, std::size_t token_count);
-  void run_head(std::span<const std::int32_t> rows, ForwardOutput& output);
+  const float* together(std::span<const std::int32_t> rows);
+  void run_head(const float* x, std::size_t rows, ForwardOutput& output);
   void capture(const ForwardBatch& batch, std::size_t index);
 
   ModelConfig config_;
@@ -171,8 +177,8 @@ class Model {
   Workspace workspace_;
   weights::Digest digest_;
   std::vector<std::string> unused_tensors_;
-  std::size_t layer_ = 0;  ///< that forward() is at
-  std::size_t last_token_count_ = 0;
+  std::size_t layer_ = 0;                 ///< that forward() is at
+  std::optional<std::size_t> kept_rows_;  ///< for logits()
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> unpacked_bytes_{0};
 };

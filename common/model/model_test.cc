@@ -1,20 +1,13 @@
-// Loading from good, bent and absent files, and batches that must be refused.
-#include "common/model/model.h"
-
-#include "common/base/failpoint.h"
+// Loading from good, bent and absent files.
 #include "common/model/architecture.h"
+#include "common/model/testing/small_model.h"
 #include "common/model/weight_source.h"
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -23,111 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kConfig = R"({
-  "architectures": ["Qwen2ForCausalLM"], "vocab_size": 20, "hidden_size": 8,
-  "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
-  "num_key_value_heads": 1, "max_position_embeddings": 64, "torch_dtype": "float32"})";
-
-struct FileTensor {
-  std::string dtype = "F32";
-  std::vector<int> shape;
-  std::size_t element_bytes = 4;
-};
-
-/// The tensors that kConfig asks for.
-std::map<std::string, FileTensor> good_tensors() {
-  const std::string layer = "model.layers.0.";
-  return {{"model.embed_tokens.weight", {.shape = {20, 8}}},
-          {"model.norm.weight", {.shape = {8}}},
-          {"lm_head.weight", {.shape = {20, 8}}},
-          {layer + "input_layernorm.weight", {.shape = {8}}},
-          {layer + "post_attention_layernorm.weight", {.shape = {8}}},
-          {layer + "self_attn.q_proj.weight", {.shape = {8, 8}}},
-          {layer + "self_attn.q_proj.bias", {.shape = {8}}},
-          {layer + "self_attn.k_proj.weight", {.shape = {4, 8}}},
-          {layer + "self_attn.k_proj.bias", {.shape = {4}}},
-          {layer + "self_attn.v_proj.weight", {.shape = {4, 8}}},
-          {layer + "self_attn.v_proj.bias", {.shape = {4}}},
-          {layer + "self_attn.o_proj.weight", {.shape = {8, 8}}},
-          {layer + "mlp.gate_proj.weight", {.shape = {12, 8}}},
-          {layer + "mlp.up_proj.weight", {.shape = {12, 8}}},
-          {layer + "mlp.down_proj.weight", {.shape = {8, 12}}}};
-}
-
-class ModelFolder {
- public:
-  ModelFolder() {
-    std::string name = (fs::temp_directory_path() / "tandem_model_XXXXXX").string();
-    TANDEM_CHECK(::mkdtemp(name.data()) != nullptr, "cannot make a folder for the test");
-    path_ = name;
-    write("config.json", kConfig);
-    write_weights(good_tensors());
-  }
-
-  ModelFolder(const ModelFolder&) = delete;
-  ModelFolder& operator=(const ModelFolder&) = delete;
-
-  ~ModelFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
-  [[nodiscard]] bool is_cached() const { return weights::Checkpoint::open(path_, {})->is_cached(); }
-
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << bytes;
-  }
-
-  void write_weights(const std::map<std::string, FileTensor>& tensors) const {
-    std::string header = "{";
-    std::string data;
-    for (const auto& [name, tensor] : tensors) {
-      std::size_t count = 1;
-      std::string shape;
-      for (const int extent : tensor.shape) {
-        count *= static_cast<std::size_t>(extent);
-        shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-      }
-      const std::size_t begin = data.size();
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto value = 0.3F * std::sin(static_cast<float>(begin + i));
-        std::string bytes(tensor.element_bytes, '\0');
-        if (tensor.element_bytes == 4) std::memcpy(bytes.data(), &value, 4);
-        data += bytes;
-      }
-      header += (header.size() > 1 ? ",\"" : "\"") + name + R"(":{"dtype":")" + tensor.dtype +
-                R"(","shape":[)" + shape + R"(],"data_offsets":[)" + std::to_string(begin) + "," +
-                std::to_string(data.size()) + "]}";
-    }
-    header += "}";
-    std::string length(8, '\0');
-    const std::uint64_t size = header.size();
-    std::memcpy(length.data(), &size, 8);
-    write("model.safetensors", length + header + data);
-  }
-
- private:
-  std::string path_;
-};
-
-kernels::ThreadPool& pool() {
-  static kernels::ThreadPool one(1);
-  return one;
-}
-
-LoadOptions options_for(const std::string& folder) {
-  LoadOptions options;
-  options.folder = folder;
-  options.backend = kernels::select(kernels::Family::kReference, nullptr);
-  options.pool = &pool();
-  options.limits = {.token_count_max = 16,
-                    .logit_row_count_max = 4,
-                    .sequence_count_max = 3,
-                    .context_length = 0};
-  return options;
-}
+using testing::good_tensors;
+using testing::kSmallConfig;
+using testing::ModelFolder;
+using testing::options_for;
+using testing::pool;
+using testing::SmallBatch;
 
 TEST(ModelLoad, LoadsWhatTheConfigAsksFor) {
   const ModelFolder folder;
@@ -204,7 +98,7 @@ TEST(ModelLoad, NamesBadFoldersAndFiles) {
   EXPECT_NE(status.message().find(folder.path() + ": config.json"), std::string::npos)
       << status.message();
 
-  folder.write("config.json", kConfig);
+  folder.write("config.json", kSmallConfig);
   folder.write("generation_config.json", "");
   status = Model::load(options_for(folder.path())).status();
   EXPECT_NE(status.message().find("generation_config.json"), std::string::npos) << status.message();
@@ -240,190 +134,6 @@ TEST(ModelLoad, DigestSeesConfigAndWeights) {
   EXPECT_EQ(first, digest(dummy));
   dummy.dummy_seed = 1;
   EXPECT_NE(first, digest(dummy));
-}
-
-/// A batch of two sequences in a small arena, all fields good.
-struct SmallBatch {
-  std::vector<std::int32_t> ids = {1, 2, 3, 4};
-  std::vector<std::int32_t> positions = {0, 1, 2, 0};
-  std::vector<std::int32_t> sequence = {0, 0, 0, 1};
-  std::vector<std::int32_t> first_pages = {2, 0};
-  std::vector<std::int32_t> second_pages = {3};
-  std::vector<std::int32_t> rows = {2, 3};
-  std::vector<SequencePages> pages;
-  std::vector<std::byte> arena;
-  std::size_t page_size = 2;
-
-  explicit SmallBatch(const Model& model) {
-    arena.resize(4 * model.kv_layout(2).page_bytes());
-    pages = {{first_pages.data(), first_pages.size()}, {second_pages.data(), second_pages.size()}};
-  }
-
-  [[nodiscard]] ForwardBatch batch() {
-    return {.token_ids = ids,
-            .positions = positions,
-            .sequence = sequence,
-            .sequences = pages,
-            .kv = {.base = arena.data(), .page_count = 4, .page_size = page_size},
-            .logit_rows = rows};
-  }
-};
-
-TEST(ModelForward, RefusesBatchesThatAreOutOfRange) {
-  const ModelFolder folder;
-  LoadOptions options = options_for(folder.path());
-  options.dummy_weights = true;
-  const auto loaded = Model::load(options);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  Model& model = **loaded;
-
-  struct Row {
-    const char* name;
-    void (*bend)(SmallBatch&);
-    const char* words;
-  };
-
-  const Row rows[] = {
-      {"good", [](SmallBatch&) {}, nullptr},
-      {"no tokens, no rows",
-       [](SmallBatch& b) {
-         b.ids.clear();
-         b.positions.clear();
-         b.sequence.clear();
-         b.rows.clear();
-       },
-       nullptr},
-      {"token id too large", [](SmallBatch& b) { b.ids[1] = 20; }, "token id of row 1 is 20"},
-      {"token id negative", [](SmallBatch& b) { b.ids[0] = -1; }, "token id of row 0 is -1"},
-      {"position", [](SmallBatch& b) { b.positions[2] = 64; }, "position of row 2 is 64"},
-      {"position negative", [](SmallBatch& b) { b.positions[0] = -5; }, "position of row 0 is -5"},
-      {"sequence", [](SmallBatch& b) { b.sequence[3] = 2; }, "sequence of row 3 is 2"},
-      {"beyond the table", [](SmallBatch& b) { b.positions[3] = 2; }, "page index of row 3 is 1"},
-      {"page id", [](SmallBatch& b) { b.second_pages[0] = 4; }, "page of row 3 is 4"},
-      {"page id negative", [](SmallBatch& b) { b.first_pages[1] = -1; }, "page of row 2 is -1"},
-      {"logit row", [](SmallBatch& b) { b.rows[0] = 4; }, "logit row of row 0 is 4"},
-      {"too many rows", [](SmallBatch& b) { b.rows.assign(5, 0); }, "5 rows"},
-      {"too many tokens", [](SmallBatch& b) { b.ids.assign(17, 0); }, "17 tokens"},
-      {"too many sequences", [](SmallBatch& b) { b.pages.resize(4); }, "4 sequences"},
-      {"lengths differ", [](SmallBatch& b) { b.positions.pop_back(); }, "3 positions"},
-      {"no page size", [](SmallBatch& b) { b.page_size = 0; }, "pages of 0"},
-  };
-  for (const Row& row : rows) {
-    SCOPED_TRACE(row.name);
-    SmallBatch small(model);
-    row.bend(small);
-    ForwardOutput output;
-    const Status status = model.forward(small.batch(), output);
-    if (row.words == nullptr) {
-      EXPECT_TRUE(status.ok()) << status.message();
-      continue;
-    }
-    ASSERT_FALSE(status.ok());
-    EXPECT_NE(status.message().find(row.words), std::string::npos) << status.message();
-    // The refused batch left nothing behind that logits() could read.
-    const std::int32_t first[] = {0};
-    EXPECT_FALSE(model.logits(first, output).ok());
-  }
-}
-
-TEST(ModelForward, RowsAskedForLaterAreTheSame) {
-  const ModelFolder folder;
-  const auto loaded = Model::load(options_for(folder.path()));
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  Model& model = **loaded;
-  SmallBatch small(model);
-  ForwardOutput output;
-  ASSERT_TRUE(model.forward(small.batch(), output).ok());
-  ASSERT_EQ(output.rows, 2U);
-  const std::vector<float> last(output.row(1).begin(), output.row(1).end());
-  const std::int32_t again[] = {3};
-  ASSERT_TRUE(model.logits(again, output).ok());
-  ASSERT_EQ(output.rows, 1U);
-  EXPECT_EQ(std::memcmp(output.logits, last.data(), last.size() * sizeof(float)), 0);
-  for (const float value : last)
-    EXPECT_TRUE(std::isfinite(value));
-}
-
-Result<std::unique_ptr<Model>> load_where_memory_is_slow(const LoadOptions& options) {
-  TANDEM_CHECK(failpoint::configure("model.fill=sleep(50)").ok(), "failure points");
-  auto model = Model::load(options);
-  TANDEM_CHECK(failpoint::configure("").ok(), "failure points");
-  return model;
-}
-
-TEST(ModelForward, LateWeightsComputeTheSame) {
-  const ModelFolder folder;
-  LoadOptions options = options_for(folder.path());
-  const auto eager = Model::load(options);
-  options.pack_late = true;
-  const auto late = load_where_memory_is_slow(options);
-  ASSERT_TRUE(eager.ok() && late.ok());
-  EXPECT_EQ((*eager)->unpacked_bytes(), 0U);
-  if (!folder.is_cached()) GTEST_SKIP() << "no page cache here that can be asked";
-  const auto expect_same = [&] {
-    ASSERT_TRUE((*eager)->pack_some().ok() && (*late)->pack_some().ok());
-    SmallBatch first(**eager);
-    SmallBatch second(**late);
-    ForwardOutput want;
-    ForwardOutput got;
-    ASSERT_TRUE((*eager)->forward(first.batch(), want).ok());
-    ASSERT_TRUE((*late)->forward(second.batch(), got).ok());
-    EXPECT_EQ(std::memcmp(want.logits, got.logits, 2 * 20 * sizeof(float)), 0);
-    EXPECT_EQ(first.arena, second.arena) << "K and V";
-  };
-  expect_same();
-  EXPECT_GT((*late)->unpacked_bytes(), 0U) << "one layer is packed, and the first pass packs none";
-  while (*(*late)->pack_some())
-    expect_same();
-  EXPECT_EQ((*late)->unpacked_bytes(), 0U);
-}
-
-TEST(ModelForward, LateWeightsThatCannotBeReadFailThePassByName) {
-  const ModelFolder folder;
-  LoadOptions options = options_for(folder.path());
-  options.pack_late = true;
-  const auto loaded = load_where_memory_is_slow(options);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  Model& model = **loaded;
-  if (!folder.is_cached()) GTEST_SKIP() << "no page cache here that can be asked";
-  const std::string file = folder.path() + "/model.safetensors";
-  fs::copy_file(file, file + ".whole");
-  // Matrices of layers; the embedding table, which is read in the mapping, lies before them.
-  fs::resize_file(file, fs::file_size(file) - 500);
-  SmallBatch small(model);
-  ForwardOutput output;
-  const Status failed = model.forward(small.batch(), output);
-  EXPECT_EQ(failed.code(), Code::kDataLoss);
-  EXPECT_NE(failed.message().find("model.safetensors"), std::string::npos) << failed.message();
-  const std::int32_t first[] = {0};
-  EXPECT_FALSE(model.logits(first, output).ok()) << "of a pass that failed";
-  fs::copy_file(file + ".whole", file, fs::copy_options::overwrite_existing);
-  EXPECT_TRUE(model.forward(small.batch(), output).ok());
-}
-
-class CountingObserver final : public LayerObserver {
- public:
-  void on_layer_done(std::int64_t layer) override { layers.push_back(layer); }
-
-  std::vector<std::int64_t> layers;
-};
-
-TEST(ModelForward, TellsOfEveryLayerAndRaisesProgress) {
-  const ModelFolder folder;
-  LoadOptions options = options_for(folder.path());
-  options.dummy_weights = true;
-  options.override_json = R"({"num_hidden_layers":3})";
-  const auto loaded = Model::load(options);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  SmallBatch small(**loaded);
-  small.arena.resize(4 * (*loaded)->kv_layout(2).page_bytes());
-  CountingObserver observer;
-  ForwardBatch batch = small.batch();
-  batch.observer = &observer;
-  ForwardOutput output;
-  ASSERT_TRUE((*loaded)->forward(batch, output).ok());
-  EXPECT_EQ(observer.layers, (std::vector<std::int64_t>{0, 1, 2}));
-  EXPECT_EQ((*loaded)->progress(), 3U);
 }
 
 TEST(ModelLoad, PlanMatchesWhatIsHeld) {

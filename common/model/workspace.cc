@@ -52,6 +52,8 @@ Result<Workspace> Workspace::allocate(const ModelConfig& config, const PassLimit
                    static_cast<std::uint64_t>(part.rows) * static_cast<std::uint64_t>(part.cols),
                    part.what));
   }
+  space.row_positions.resize(static_cast<std::size_t>(rows));
+  space.row_sequences.resize(static_cast<std::size_t>(rows));
   return space;
 }
 

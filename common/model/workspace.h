@@ -40,7 +40,9 @@ struct Workspace {
   FloatBuffer routing;    ///< [tokens, MlpFloats::routing]
   FloatBuffer rows;       ///< [rows, hidden]: residual stream of the rows for the head
   FloatBuffer rows_normed;
-  FloatBuffer logits;  ///< [rows, vocab]
+  FloatBuffer logits;                       ///< [rows, vocab]
+  std::vector<std::int32_t> row_positions;  ///< [rows]: of the rows for the head
+  std::vector<std::int32_t> row_sequences;  ///< likewise
 
   static Result<Workspace> allocate(const ModelConfig& config, const PassLimits& limits);
 };

@@ -257,6 +257,80 @@ TEST(ModelProperty, MemoryPlanIsWhatIsHeld) {
   EXPECT_LT(bytes(model::Quantization::kInt4WeightOnly128), int8 * 8 / 10);
 }
 
+/// The first tokens of three sequences, in three pages and more.
+struct MixedBatch {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> positions;
+  std::vector<std::int32_t> sequence;
+  std::vector<std::vector<std::int32_t>> tables = {{3, 0, 7, 1}, {2, 5, 8, 9}, {4, 6}};
+  std::vector<model::SequencePages> pages;
+
+  explicit MixedBatch(Random& random) {
+    for (const auto& table : tables)
+      pages.push_back({table.data(), table.size()});
+    const std::int32_t lengths[] = {37, 50, 1};
+    for (std::size_t i = 0; i < std::size(lengths); ++i) {
+      for (std::int32_t at = 0; at < lengths[i]; ++at) {
+        positions.push_back(at);
+        sequence.push_back(static_cast<std::int32_t>(i));
+      }
+    }
+    ids = random_tokens(random, positions.size());
+  }
+};
+
+// Rows that nobody asks for do not go through all of the last layer.
+TEST(ModelProperty, LogitsOfSomeRowsAreThoseOfAllRows) {
+  Random random(7);
+  MixedBatch mixed(random);
+  const std::vector<std::vector<std::int32_t>> wanted = {{},
+                                                         {36},
+                                                         {0},
+                                                         {36, 86, 87},
+                                                         {5, 6, 7, 40, 86},
+                                                         {70, 71, 72, 73, 74, 75, 76, 77, 78, 79},
+                                                         {3, 2, 86},
+                                                         {9, 9, 10}};
+  std::vector<std::string> configs(std::begin(kConfigs), std::end(kConfigs));
+  // Heads that attention has its own ways with.
+  configs.emplace_back(R"({"architectures":["Qwen3ForCausalLM"],"vocab_size":96,"hidden_size":128,
+      "intermediate_size":192,"num_hidden_layers":2,"num_attention_heads":4,
+      "num_key_value_heads":2,"head_dim":64,"max_position_embeddings":512})");
+  for (const std::string& config : configs) {
+    SCOPED_TRACE(config);
+    const ConfigFolder folder(config);
+    for (const kernels::Family family : kernels::available_families()) {
+      SCOPED_TRACE(kernels::family_name(family));
+      kernels::ThreadPool pool(2);
+      const auto model = dummy(folder, family, model::DTypeChoice::kBf16, pool);
+      std::vector<std::byte> arena(10 * model->kv_layout(16).page_bytes());
+      model::ForwardBatch batch{.token_ids = mixed.ids,
+                                .positions = mixed.positions,
+                                .sequence = mixed.sequence,
+                                .sequences = mixed.pages,
+                                .kv = {.base = arena.data(), .page_count = 10, .page_size = 16},
+                                .logit_rows = {}};
+      for (const std::vector<std::int32_t>& rows : wanted) {
+        SCOPED_TRACE(rows.size());
+        model::ForwardOutput output;
+        batch.logit_rows = {};
+        batch.keep_rows = true;
+        ASSERT_TRUE(model->forward(batch, output).ok());
+        ASSERT_TRUE(model->logits(rows, output).ok());
+        const std::vector<float> want(output.logits, output.logits + rows.size() * kVocab);
+        const std::vector<std::byte> pages = arena;
+        std::ranges::fill(arena, std::byte{0});
+        batch.logit_rows = rows;
+        batch.keep_rows = false;
+        ASSERT_TRUE(model->forward(batch, output).ok());
+        ASSERT_EQ(output.rows, rows.size());
+        EXPECT_EQ(std::memcmp(output.logits, want.data(), want.size() * sizeof(float)), 0);
+        EXPECT_EQ(arena, pages) << "K and V";
+      }
+    }
+  }
+}
+
 void check_no_allocation(const std::string& config) {
   SCOPED_TRACE(config);
   const ConfigFolder folder(config);
@@ -281,6 +355,8 @@ void check_no_allocation(const std::string& config) {
     model::ForwardOutput output;
     ASSERT_TRUE(model->forward(batch, output).ok());
     const std::uint64_t before = allocation_count.load();
+    ASSERT_TRUE(model->forward(batch, output).ok());
+    batch.keep_rows = true;
     ASSERT_TRUE(model->forward(batch, output).ok());
     ASSERT_TRUE(model->logits(rows, output).ok());
     EXPECT_EQ(allocation_count.load(), before);

@@ -58,6 +58,7 @@ Status ModelRunner::step(std::span<const Slice> slices) {
                                     .page_count = options_.page_count,
                                     .page_size = options_.page_size},
                              .logit_rows = {},
+                             .keep_rows = true,
                              .hidden_states = hidden_states_},
                             output));
   const auto row_max = static_cast<std::size_t>(model_.limits().logit_row_count_max);

@@ -1,0 +1,189 @@
+// Batches through a small model: those that must be refused, and what a pass leaves.
+#include "common/base/failpoint.h"
+#include "common/model/testing/small_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tandem::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::ModelFolder;
+using testing::options_for;
+using testing::SmallBatch;
+
+TEST(ModelForward, RefusesBatchesThatAreOutOfRange) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  options.dummy_weights = true;
+  const auto loaded = Model::load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  Model& model = **loaded;
+
+  struct Row {
+    const char* name;
+    void (*bend)(SmallBatch&);
+    const char* words;
+  };
+
+  const Row rows[] = {
+      {"good", [](SmallBatch&) {}, nullptr},
+      {"no tokens, no rows",
+       [](SmallBatch& b) {
+         b.ids.clear();
+         b.positions.clear();
+         b.sequence.clear();
+         b.rows.clear();
+       },
+       nullptr},
+      {"token id too large", [](SmallBatch& b) { b.ids[1] = 20; }, "token id of row 1 is 20"},
+      {"token id negative", [](SmallBatch& b) { b.ids[0] = -1; }, "token id of row 0 is -1"},
+      {"position", [](SmallBatch& b) { b.positions[2] = 64; }, "position of row 2 is 64"},
+      {"position negative", [](SmallBatch& b) { b.positions[0] = -5; }, "position of row 0 is -5"},
+      {"sequence", [](SmallBatch& b) { b.sequence[3] = 2; }, "sequence of row 3 is 2"},
+      {"beyond the table", [](SmallBatch& b) { b.positions[3] = 2; }, "page index of row 3 is 1"},
+      {"page id", [](SmallBatch& b) { b.second_pages[0] = 4; }, "page of row 3 is 4"},
+      {"page id negative", [](SmallBatch& b) { b.first_pages[1] = -1; }, "page of row 2 is -1"},
+      {"logit row", [](SmallBatch& b) { b.rows[0] = 4; }, "logit row of row 0 is 4"},
+      {"too many rows", [](SmallBatch& b) { b.rows.assign(5, 0); }, "5 rows"},
+      {"too many tokens", [](SmallBatch& b) { b.ids.assign(17, 0); }, "17 tokens"},
+      {"too many sequences", [](SmallBatch& b) { b.pages.resize(4); }, "4 sequences"},
+      {"lengths differ", [](SmallBatch& b) { b.positions.pop_back(); }, "3 positions"},
+      {"no page size", [](SmallBatch& b) { b.page_size = 0; }, "pages of 0"},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    SmallBatch small(model);
+    row.bend(small);
+    ForwardOutput output;
+    const Status status = model.forward(small.batch(), output);
+    if (row.words == nullptr) {
+      EXPECT_TRUE(status.ok()) << status.message();
+      continue;
+    }
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.message().find(row.words), std::string::npos) << status.message();
+    // The refused batch left nothing behind that logits() could read.
+    const std::int32_t first[] = {0};
+    EXPECT_FALSE(model.logits(first, output).ok());
+  }
+}
+
+TEST(ModelForward, RowsAskedForLaterAreTheSame) {
+  const ModelFolder folder;
+  const auto loaded = Model::load(options_for(folder.path()));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  Model& model = **loaded;
+  SmallBatch small(model);
+  ForwardBatch batch = small.batch();
+  batch.keep_rows = true;
+  ForwardOutput output;
+  ASSERT_TRUE(model.forward(batch, output).ok());
+  ASSERT_EQ(output.rows, 2U);
+  const std::vector<float> last(output.row(1).begin(), output.row(1).end());
+  const std::int32_t again[] = {3};
+  ASSERT_TRUE(model.logits(again, output).ok());
+  ASSERT_EQ(output.rows, 1U);
+  EXPECT_EQ(std::memcmp(output.logits, last.data(), last.size() * sizeof(float)), 0);
+  for (const float value : last)
+    EXPECT_TRUE(std::isfinite(value));
+
+  batch.keep_rows = false;
+  ASSERT_TRUE(model.forward(batch, output).ok());
+  EXPECT_EQ(std::memcmp(output.row(1).data(), last.data(), last.size() * sizeof(float)), 0);
+  const Status status = model.logits(again, output);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("keep_rows"), std::string::npos) << status.message();
+}
+
+Result<std::unique_ptr<Model>> load_where_memory_is_slow(const LoadOptions& options) {
+  TANDEM_CHECK(failpoint::configure("model.fill=sleep(50)").ok(), "failure points");
+  auto model = Model::load(options);
+  TANDEM_CHECK(failpoint::configure("").ok(), "failure points");
+  return model;
+}
+
+TEST(ModelForward, LateWeightsComputeTheSame) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  const auto eager = Model::load(options);
+  options.pack_late = true;
+  const auto late = load_where_memory_is_slow(options);
+  ASSERT_TRUE(eager.ok() && late.ok());
+  EXPECT_EQ((*eager)->unpacked_bytes(), 0U);
+  if (!folder.is_cached()) GTEST_SKIP() << "no page cache here that can be asked";
+  const auto expect_same = [&] {
+    ASSERT_TRUE((*eager)->pack_some().ok() && (*late)->pack_some().ok());
+    SmallBatch first(**eager);
+    SmallBatch second(**late);
+    ForwardOutput want;
+    ForwardOutput got;
+    ASSERT_TRUE((*eager)->forward(first.batch(), want).ok());
+    ASSERT_TRUE((*late)->forward(second.batch(), got).ok());
+    EXPECT_EQ(std::memcmp(want.logits, got.logits, 2 * 20 * sizeof(float)), 0);
+    EXPECT_EQ(first.arena, second.arena) << "K and V";
+  };
+  expect_same();
+  EXPECT_GT((*late)->unpacked_bytes(), 0U) << "one layer is packed, and the first pass packs none";
+  while (*(*late)->pack_some())
+    expect_same();
+  EXPECT_EQ((*late)->unpacked_bytes(), 0U);
+}
+
+TEST(ModelForward, LateWeightsThatCannotBeReadFailThePassByName) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  options.pack_late = true;
+  const auto loaded = load_where_memory_is_slow(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  Model& model = **loaded;
+  if (!folder.is_cached()) GTEST_SKIP() << "no page cache here that can be asked";
+  const std::string file = folder.path() + "/model.safetensors";
+  fs::copy_file(file, file + ".whole");
+  // Matrices of layers; the embedding table, which is read in the mapping, lies before them.
+  fs::resize_file(file, fs::file_size(file) - 500);
+  SmallBatch small(model);
+  ForwardOutput output;
+  const Status failed = model.forward(small.batch(), output);
+  EXPECT_EQ(failed.code(), Code::kDataLoss);
+  EXPECT_NE(failed.message().find("model.safetensors"), std::string::npos) << failed.message();
+  const std::int32_t first[] = {0};
+  EXPECT_FALSE(model.logits(first, output).ok()) << "of a pass that failed";
+  fs::copy_file(file + ".whole", file, fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(model.forward(small.batch(), output).ok());
+}
+
+class CountingObserver final : public LayerObserver {
+ public:
+  void on_layer_done(std::int64_t layer) override { layers.push_back(layer); }
+
+  std::vector<std::int64_t> layers;
+};
+
+TEST(ModelForward, TellsOfEveryLayerAndRaisesProgress) {
+  const ModelFolder folder;
+  LoadOptions options = options_for(folder.path());
+  options.dummy_weights = true;
+  options.override_json = R"({"num_hidden_layers":3})";
+  const auto loaded = Model::load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  SmallBatch small(**loaded);
+  small.arena.resize(4 * (*loaded)->kv_layout(2).page_bytes());
+  CountingObserver observer;
+  ForwardBatch batch = small.batch();
+  batch.observer = &observer;
+  ForwardOutput output;
+  ASSERT_TRUE((*loaded)->forward(batch, output).ok());
+  EXPECT_EQ(observer.layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ((*loaded)->progress(), 3U);
+}
+
+}  // namespace
+}  // namespace tandem::model
