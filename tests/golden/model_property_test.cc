@@ -290,7 +290,7 @@ TEST(ModelProperty, LogitsOfSomeRowsAreThoseOfAllRows) {
                                                          {5, 6, 7, 40, 86},
                                                          {70, 71, 72, 73, 74, 75, 76, 77, 78, 79},
                                                          {3, 2, 86},
-                                                         {9, 9, 10}};
+                                                         {0, 0, 1}};
   std::vector<std::string> configs(std::begin(kConfigs), std::end(kConfigs));
   // Heads that attention has its own ways with.
   configs.emplace_back(R"({"architectures":["Qwen3ForCausalLM"],"vocab_size":96,"hidden_size":128,
