@@ -12,6 +12,18 @@ struct WithVnni : Avx512Vec {
   // cancel exactly.
   static constexpr bool kOffsetBytes = true;
 
+  /// 64 values as store_int8 has them, 128 added to each.
+  static void store_offset_bytes(void* to, const __m512 (&values)[4]) {
+    const __m512i first =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(values[0]), _mm512_cvtps_epi32(values[1]));
+    const __m512i second =
+        _mm512_packs_epi32(_mm512_cvtps_epi32(values[2]), _mm512_cvtps_epi32(values[3]));
+    // In each quarter four bytes of each of the values.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));
+    _mm512_storeu_si512(to, _mm512_xor_si512(bytes, _mm512_set1_epi8(static_cast<char>(0x80))));
+  }
+
   static __m512i bytes_of(std::uint32_t four) { return _mm512_set1_epi32(static_cast<int>(four)); }
 
   // Assembly instead of _mm512_dpbusd_epi32: GCC 12 copies the sums before and after each one,

@@ -84,6 +84,9 @@ struct Quantize {
     store(Floats{values, count}, count, scale, out);
   }
 
+  /// Powers of 2 for which 1 / scale is neither subnormal nor infinite.
+  static bool has_inverse(float scale) { return scale >= 0x1p-100F && scale <= 0x1p100F; }
+
   /// Of a row, whose scale is row_scale: products with 1 / scale, or quotients if there is none.
   template <class Values>
   static void row_to_int8(Values values, std::size_t count, float scale, std::int8_t* out) {
@@ -127,9 +130,6 @@ struct Quantize {
   }
 
  private:
-  /// Powers of 2 for which 1 / scale is neither subnormal nor infinite.
-  static bool has_inverse(float scale) { return scale >= 0x1p-100F && scale <= 0x1p100F; }
-
   /// A group of kInt4Group128 in steps of so many units, and what they leave of it.
   struct Steps {
     float step;
@@ -176,18 +176,34 @@ struct Quantize {
   };
 
   static Extent extent_of(const float* values, std::size_t count) {
-    Vec largest = V::zero();
-    Vec poison = V::zero();
-    for (std::size_t i = 0; i < count; i += 16) {
-      const Vec v = load(values, i, count);
-      largest = V::max(V::max(v, V::sub(V::zero(), v)), largest);
-      poison = V::fma(v, V::zero(), poison);
+    constexpr std::size_t kChains = 4;  // of FMAs, each of which waits for the one before
+    Vec largest[kChains];
+    Vec poison[kChains];
+    for (std::size_t c = 0; c < kChains; ++c)
+      largest[c] = poison[c] = V::zero();
+    const auto add = [&](std::size_t c, Vec v) __attribute__((always_inline)) {
+      largest[c] = V::max(V::max(v, V::sub(V::zero(), v)), largest[c]);
+      poison[c] = V::fma(v, V::zero(), poison[c]);
+    };
+    std::size_t i = 0;
+    for (; i + kChains * 16 <= count; i += kChains * 16) {
+#pragma GCC unroll 4
+      for (std::size_t c = 0; c < kChains; ++c)
+        add(c, V::load(values + i + c * 16));
     }
-    return {V::max_lane(largest), V::sum(poison)};
+    for (; i < count; i += 16)
+      add(0, load(values, i, count));
+    for (std::size_t c = 1; c < kChains; ++c) {
+      largest[0] = V::max(largest[0], largest[c]);
+      poison[0] = V::add(poison[0], poison[c]);
+    }
+    return {V::max_lane(largest[0]), V::sum(poison[0])};
   }
 
   /// NaN of what is not finite, also of what rounding made so.
-  static float row_scale_of(float largest) { return largest / 127.0F + largest * 0.0F; }
+  static float row_scale_of(float largest) {
+    return largest / 127.0F + largest * 0.0F;
+  }
 
   static Vec load(const float* values, std::size_t i, std::size_t count) {
     return count - i < 16 ? Rows<V>::load_part(values + i, count - i) : V::load(values + i);
@@ -423,6 +439,18 @@ struct ByteTile {
  private:
   /// A line of 64 bytes of x, zeros behind `count`.
   static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
+    if constexpr (V::kOffsetBytes) {
+      // At once: what is loaded behind four stores of parts waits until they are in the cache.
+      if (count == 64 && Quantize<V>::has_inverse(scale)) {
+        const typename Quantize<V>::Rounded values{x, count};
+        const Vec inverse = V::broadcast(1.0F / scale);
+        Vec four[4];
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; ++i)
+          four[i] = V::mul(values(i * 16), inverse);
+        return V::store_offset_bytes(line, four);
+      }
+    }
     auto* bytes = reinterpret_cast<std::int8_t*>(line);
     Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);
     for (std::size_t i = count; i < 64; ++i)

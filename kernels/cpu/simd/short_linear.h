@@ -330,6 +330,8 @@ struct ShortTile {
                        std::size_t panel,
                        const Lines& lines) {
     float* sums = block.scratch + kSumsAt + row * kWide * kPanel;
+    const bool last = lines.end == short_steps(lines.k);
+    if (last) Linear<V>::template ask_outputs<R, P>(block, row, panel);
     Vec acc[R][P];
     if (lines.begin == 0) {
       Linear<V>::template clear<R, P>(acc);
@@ -342,7 +344,6 @@ struct ShortTile {
       }
     }
     const auto x = Plain::template x_at<R>(block, row, lines.begin * kShortStepK);
-    const bool last = lines.end == short_steps(lines.k);
     if constexpr (kTakes == Takes::kKept) {
       const std::size_t end = last ? lines.k : lines.end * kShortStepK;
       const auto ask = [&](std::size_t line, std::size_t) __attribute__((always_inline)) {
@@ -355,17 +356,17 @@ struct ShortTile {
     } else {
       add_direct<R, P, kTakes == Takes::kPanelsAndKeeps>(lines, x, acc);
     }
+    if (last) {
+      // A copy, so that acc need not be in memory.
+      Vec copy[R * P];
+      Linear<V>::template put<R, P>(acc, copy);
+      return Linear<V>::template finish_tile<R, P>(block, row, panel, copy);
+    }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      for (int p = 0; p < P; ++p) {
-        if (!last) {
-          V::store(sums + (r * P + p) * kPanel, acc[r][p]);
-          continue;
-        }
-        // A copy, so that acc need not be in memory.
-        const Vec sum = acc[r][p];
-        Linear<V>::finish(
-            block, row + static_cast<std::size_t>(r), panel + static_cast<std::size_t>(p), sum);
-      }
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        V::store(sums + (r * P + p) * kPanel, acc[r][p]);
     }
   }
 };
