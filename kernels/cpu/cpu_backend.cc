@@ -154,12 +154,16 @@ struct Cut {
 };
 
 // Rows of a block, and as many panels as leave all workers at work.
-Cut cut_of(const Product& product, std::size_t rows, const ThreadPool& pool) {
+Cut cut_of(const Product& product,
+           std::size_t rows,
+           const cpu::Kernels& kernels,
+           const ThreadPool& pool) {
   const std::size_t row_blocks = (product.tokens + rows - 1) / rows;
   const std::size_t panels = cpu::panel_count(product.columns);
   const std::size_t macs = rows * product.weight.k() * panels * cpu::kPanel * product.streams;
   return {.rows = rows,
-          .panels = cpu::panel_step(cpu::most_tasks(pool, rows), row_blocks, macs, panels)};
+          .panels = cpu::panel_step(
+              cpu::most_tasks(pool, rows, kernels.many_rows_tasks), row_blocks, macs, panels)};
 }
 
 // See Kernels::rows_in_parts; of rows that came packed, where `rows` would be a block. Nothing
@@ -269,20 +273,20 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
     rows = cpu::round_up(rows, cpu::kPackedRows);
   if (product.x_packed != nullptr) {
     const Cut cut =
-        cut_in_parts(product, rows, kernels, pool).value_or(cut_of(product, rows, pool));
+        cut_in_parts(product, rows, kernels, pool).value_or(cut_of(product, rows, kernels, pool));
     return run_blocks(product, cut, false, kernels, pool, fn);
   }
   // Fewer blocks than workers: several would pack the same rows.
   if ((product.tokens + rows - 1) / rows >= pool.thread_count() ||
       !allows(kernels.shares_rows, rows, weight))
-    return run_blocks(product, cut_of(product, rows, pool), false, kernels, pool, fn);
+    return run_blocks(product, cut_of(product, rows, kernels, pool), false, kernels, pool, fn);
   for (std::size_t begin = 0; begin < product.tokens; begin += rows) {
     Product part = product;
     part.x += begin * product.x_stride;
     part.x_halves = packed_row(product.x_halves, begin, weight.k(), DType::kBf16);
     part.tokens = std::min(rows, product.tokens - begin);
     run_blocks(part,
-               cut_of(part, part.tokens, pool),
+               cut_of(part, part.tokens, kernels, pool),
                allows(kernels.shares_rows, part.tokens, weight),
                kernels,
                pool,

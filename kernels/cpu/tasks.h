@@ -21,7 +21,7 @@ inline constexpr std::size_t kTasksPerThread = 4;
 inline constexpr std::size_t kFewRows = 8;
 inline constexpr std::size_t kTasksPerThreadOfFewRows = 2;
 // Over so many rows a task that is left alone at the end costs more than cutting: two threads got 6
-// % more of a prompt of 512.
+// % more of a prompt of 512 (see Kernels::many_rows_tasks, too).
 inline constexpr std::size_t kManyRows = 128;
 inline constexpr std::size_t kTasksPerThreadOfManyRows = 16;
 
@@ -39,11 +39,14 @@ inline std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
          kv_head * kv.page_size * kv.head_dim * dtype_bytes(kv.dtype);
 }
 
-/// Tasks that a large product is cut into, with `rows` rows for each panel.
-inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows) {
+/// Tasks that a large product is cut into, with `rows` rows for each panel; `of_many_rows` for each
+/// thread where there are many.
+inline std::size_t most_tasks(const ThreadPool& pool,
+                              std::size_t rows,
+                              std::size_t of_many_rows = kTasksPerThreadOfManyRows) {
   if (pool.thread_count() == 1) return 1;
   if (rows <= kFewRows) return pool.thread_count() * kTasksPerThreadOfFewRows;
-  return pool.thread_count() * (rows > kManyRows ? kTasksPerThreadOfManyRows : kTasksPerThread);
+  return pool.thread_count() * (rows > kManyRows ? of_many_rows : kTasksPerThread);
 }
 
 /// fn(row), or fn(row, worker), for all rows, in tasks of at least kElementsPerTask elements.

@@ -13,11 +13,9 @@ struct WithVnni : Avx512Vec {
   static constexpr bool kOffsetBytes = true;
 
   /// 64 values as store_int8 has them, 128 added to each.
-  static void store_offset_bytes(void* to, const __m512 (&values)[4]) {
-    const __m512i first =
-        _mm512_packs_epi32(_mm512_cvtps_epi32(values[0]), _mm512_cvtps_epi32(values[1]));
-    const __m512i second =
-        _mm512_packs_epi32(_mm512_cvtps_epi32(values[2]), _mm512_cvtps_epi32(values[3]));
+  static void store_offset_bytes(void* to, __m512 a, __m512 b, __m512 c, __m512 d) {
+    const __m512i first = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+    const __m512i second = _mm512_packs_epi32(_mm512_cvtps_epi32(c), _mm512_cvtps_epi32(d));
     // In each quarter four bytes of each of the values.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));

@@ -350,14 +350,22 @@ struct ByteTile {
     const std::size_t words = word_count(block);
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-      for (std::size_t r = 0; r < rows; ++r)
-        scales[row + r] = Quantize<V>::row_scale(Linear<V>::x_row(block, row + r), block.k);
+      float inverses[kPanel];
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float scale = Quantize<V>::row_scale(Linear<V>::x_row(block, row + r), block.k);
+        scales[row + r] = scale;
+        inverses[r] = Quantize<V>::has_inverse(scale) ? 1.0F / scale : 0.0F;
+      }
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
       Linear<V>::pack_group(
           block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
             const float* x = Linear<V>::x_row(block, row + r) + word * 4;
             const std::size_t left = block.k - word * 4;
-            to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+            if (V::kOffsetBytes && left >= 64 && inverses[r] > 0.0F) {
+              to_offset_bytes(x, inverses[r], line);
+            } else {
+              to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+            }
             return const_cast<const std::byte*>(line);
           });
     });
@@ -437,20 +445,24 @@ struct ByteTile {
   }
 
  private:
-  /// A line of 64 bytes of x, zeros behind `count`.
-  static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
+  /// A line of 64 bytes of x for V::kOffsetBytes, with 1 / scale. At once: what is loaded behind
+  /// four stores of its parts waits until they are in the cache.
+  static inline __attribute__((always_inline)) void to_offset_bytes(const float* x,
+                                                                    float inverse,
+                                                                    std::byte* line) {
     if constexpr (V::kOffsetBytes) {
-      // At once: what is loaded behind four stores of parts waits until they are in the cache.
-      if (count == 64 && Quantize<V>::has_inverse(scale)) {
-        const typename Quantize<V>::Rounded values{x, count};
-        const Vec inverse = V::broadcast(1.0F / scale);
-        Vec four[4];
-#pragma GCC unroll 4
-        for (std::size_t i = 0; i < 4; ++i)
-          four[i] = V::mul(values(i * 16), inverse);
-        return V::store_offset_bytes(line, four);
-      }
+      const typename Quantize<V>::Rounded values{x, 64};
+      const Vec factor = V::broadcast(inverse);
+      V::store_offset_bytes(line,
+                            V::mul(values(0), factor),
+                            V::mul(values(16), factor),
+                            V::mul(values(32), factor),
+                            V::mul(values(48), factor));
     }
+  }
+
+  /// The same of `count` values, zeros behind them.
+  static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
     auto* bytes = reinterpret_cast<std::int8_t*>(line);
     Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);
     for (std::size_t i = count; i < 64; ++i)
