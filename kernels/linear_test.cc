@@ -116,24 +116,31 @@ TEST(Linear, MatchesTheFormulaForEverySizeDTypeAndFamily) {
 
 TEST(Linear, BiasAndAccumulateRoundOnceEach) {
   ThreadPool pool(1);
-  constexpr std::size_t kN = 21;
   constexpr std::size_t kK = 40;
   for (const Backend* backend : testing::vector_backends()) {
-    SCOPED_TRACE(family_name(backend->family()));
-    for (const std::size_t tokens : {1U, 3U, 5U, 14U}) {
-      Rng rng(tokens);
-      const std::vector<float> x = rng.reals(tokens * kK);
-      const std::vector<float> bias = rng.reals(kN);
-      const std::vector<float> old = rng.reals(tokens * kN);
-      const Matrix source(kN, kK, DType::kF32, rng.reals(kN * kK));
-      const MatrixView part = source.view();
-      const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
-      std::vector<float> want = run(*backend, *weight, x, tokens, pool);
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        want[i] = want[i] + bias[i % kN];
-        want[i] = want[i] + old[i];
+    // Whole panels, two and five of them, and a part of one.
+    for (const std::size_t n : {21U, 32U, 80U}) {
+      for (const std::size_t tokens : {1U, 3U, 5U, 14U, 40U}) {
+        SCOPED_TRACE(std::string(family_name(backend->family())) + " N=" + std::to_string(n) +
+                     " T=" + std::to_string(tokens));
+        Rng rng(tokens);
+        const std::vector<float> x = rng.reals(tokens * kK);
+        const std::vector<float> bias = rng.reals(n);
+        const std::vector<float> old = rng.reals(tokens * n);
+        const Matrix source(n, kK, DType::kF32, rng.reals(n * kK));
+        const MatrixView part = source.view();
+        const auto weight = backend->pack({&part, 1}, DType::kBf16, pool);
+        const std::vector<float> sums = run(*backend, *weight, x, tokens, pool);
+        std::vector<float> on_old = sums;
+        std::vector<float> on_both = sums;
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          on_old[i] = sums[i] + old[i];
+          on_both[i] = sums[i] + bias[i % n];
+          on_both[i] = on_both[i] + old[i];
+        }
+        EXPECT_TRUE(same_bits(run(*backend, *weight, x, tokens, pool, nullptr, old), on_old));
+        EXPECT_TRUE(same_bits(run(*backend, *weight, x, tokens, pool, bias.data(), old), on_both));
       }
-      EXPECT_TRUE(same_bits(run(*backend, *weight, x, tokens, pool, bias.data(), old), want));
     }
   }
 }

@@ -443,6 +443,32 @@ TEST(Quantize, NanAndInfStayInTheirRowAndColumn) {
   }
 }
 
+// Wherever it is in a row of inputs or of weights.
+TEST(Quantize, NothingHidesWhatIsNotFinite) {
+  ThreadPool pool(1);
+  constexpr std::size_t kK = 150;
+  const std::vector<float> ones(kK, 1.0F);
+  const Matrix all_ones(1, kK, DType::kF32, ones);
+  for (const Backend* backend : all_backends()) {
+    for (const WeightScheme scheme : kSchemes) {
+      SCOPED_TRACE(name_of(*backend, scheme));
+      const auto good = pack(*backend, all_ones, scheme, pool);
+      ASSERT_TRUE(std::isfinite(run(*backend, *good, ones, pool)[0]));
+      for (std::size_t place = 0; place < kK; ++place) {
+        for (const float bad : {kNan, kInf, -kInf}) {
+          std::vector<float> values = ones;
+          values[place] = bad;
+          EXPECT_FALSE(std::isfinite(run(*backend, *good, values, pool)[0])) << place;
+          const Matrix source(1, kK, DType::kF32, values);
+          EXPECT_FALSE(
+              std::isfinite(run(*backend, *pack(*backend, source, scheme, pool), ones, pool)[0]))
+              << place;
+        }
+      }
+    }
+  }
+}
+
 TEST(Quantize, PartsStackAlongRows) {
   constexpr std::size_t kK = 140;
   ThreadPool pool(2);

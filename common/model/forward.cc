@@ -174,7 +174,7 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
       run_head(rows, batch.logit_rows.size(), output);
     }));
   }
-  if (!narrow) kept_rows_ = batch.token_ids.size();
+  if (batch.keep_rows) kept_rows_ = batch.token_ids.size();
   return {};
 }
 
@@ -276,7 +276,7 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     layer_ = layer;
     prepare_attention(batch, layer);
-    // What others leave in the last layer nobody reads: 3 % of a long prompt.
+    // What others leave in the last layer nobody reads.
     if (narrow && layer + 1 == layer_count) tokens = wanted_tokens(batch);
     if (tokens.tokens > 0) {
       attention(tokens, layer_kv(batch.kv, layer), layer);
@@ -287,12 +287,12 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
   }
 }
 
-kernels::KvLayer Model::layer_kv(const KvArena& arena, std::size_t layer) const {
+TANDEM_BETWEEN_OPS kernels::KvLayer Model::layer_kv(const KvArena& arena, std::size_t layer) const {
   return kv_layout(static_cast<std::int64_t>(arena.page_size)).layer(arena.base, layer);
 }
 
 /// Floats from the queries, keys and values of one token to the next.
-std::size_t Model::qkv_stride() const {
+TANDEM_BETWEEN_OPS std::size_t Model::qkv_stride() const {
   return static_cast<std::size_t>(config_.query_size() + 2 * config_.kv_size());
 }
 
@@ -477,16 +477,17 @@ TANDEM_BETWEEN_OPS const float* Model::together(std::span<const std::int32_t> ro
 
 /// Of rows one after the other.
 TANDEM_BETWEEN_OPS void Model::run_head(const float* x, std::size_t rows, ForwardOutput& output) {
-  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  backend_->rms_norm({.x = x,
-                      .weight = weights_.final_norm.data(),
-                      .y = workspace_.rows_normed.data(),
-                      .rows = rows,
-                      .dim = hidden,
-                      .eps = static_cast<float>(config_.rms_norm_eps)},
-                     *pool_);
-  linear(weights_.lm_head,
-         {.x = workspace_.rows_normed.data(), .y = workspace_.logits.data(), .tokens = rows});
+  if (rows > 0) {
+    backend_->rms_norm({.x = x,
+                        .weight = weights_.final_norm.data(),
+                        .y = workspace_.rows_normed.data(),
+                        .rows = rows,
+                        .dim = static_cast<std::size_t>(config_.hidden_size),
+                        .eps = static_cast<float>(config_.rms_norm_eps)},
+                       *pool_);
+    linear(weights_.lm_head,
+           {.x = workspace_.rows_normed.data(), .y = workspace_.logits.data(), .tokens = rows});
+  }
   output = {.logits = workspace_.logits.data(),
             .rows = rows,
             .vocab_size = static_cast<std::size_t>(config_.vocab_size)};

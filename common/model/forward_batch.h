@@ -41,12 +41,12 @@ struct ForwardBatch {
   /// through the head and, where each is behind the one before, through what the last layer does
   /// after its keys and values.
   std::span<const std::int32_t> logit_rows;
-  /// Whether all rows go through the last layer, so that Model::logits() may be asked for others.
+  /// For tests: all rows go through the last layer, and Model::logits() may be asked for any.
   bool keep_rows = false;
   /// May be null.
   LayerObserver* observer = nullptr;
   /// Null, or [layer_count + 1, tokens, hidden_size] for tests: the embeddings, then each layer's
-  /// output, the last one after the final norm.
+  /// output, the last one after the final norm. All rows go through the last layer.
   float* hidden_states = nullptr;
 };
 

@@ -19,6 +19,13 @@ using testing::ModelFolder;
 using testing::options_for;
 using testing::SmallBatch;
 
+/// A pass of which logits() may be asked for any row.
+Status keep_rows(Model& model, SmallBatch& small, ForwardOutput& output) {
+  ForwardBatch batch = small.batch();
+  batch.keep_rows = true;
+  return model.forward(batch, output);
+}
+
 TEST(ModelForward, RefusesBatchesThatAreOutOfRange) {
   const ModelFolder folder;
   LoadOptions options = options_for(folder.path());
@@ -60,19 +67,21 @@ TEST(ModelForward, RefusesBatchesThatAreOutOfRange) {
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
+    const std::int32_t first[] = {0};
+    ForwardOutput output;
+    SmallBatch before(model);
+    ASSERT_TRUE(keep_rows(model, before, output).ok());
+    ASSERT_TRUE(model.logits(first, output).ok());
     SmallBatch small(model);
     row.bend(small);
-    ForwardOutput output;
-    const Status status = model.forward(small.batch(), output);
+    const Status status = keep_rows(model, small, output);
     if (row.words == nullptr) {
       EXPECT_TRUE(status.ok()) << status.message();
       continue;
     }
     ASSERT_FALSE(status.ok());
     EXPECT_NE(status.message().find(row.words), std::string::npos) << status.message();
-    // The refused batch left nothing behind that logits() could read.
-    const std::int32_t first[] = {0};
-    EXPECT_FALSE(model.logits(first, output).ok());
+    EXPECT_FALSE(model.logits(first, output).ok()) << "of a batch that was refused";
   }
 }
 
@@ -82,10 +91,8 @@ TEST(ModelForward, RowsAskedForLaterAreTheSame) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   Model& model = **loaded;
   SmallBatch small(model);
-  ForwardBatch batch = small.batch();
-  batch.keep_rows = true;
   ForwardOutput output;
-  ASSERT_TRUE(model.forward(batch, output).ok());
+  ASSERT_TRUE(keep_rows(model, small, output).ok());
   ASSERT_EQ(output.rows, 2U);
   const std::vector<float> last(output.row(1).begin(), output.row(1).end());
   const std::int32_t again[] = {3};
@@ -95,12 +102,16 @@ TEST(ModelForward, RowsAskedForLaterAreTheSame) {
   for (const float value : last)
     EXPECT_TRUE(std::isfinite(value));
 
-  batch.keep_rows = false;
-  ASSERT_TRUE(model.forward(batch, output).ok());
+  ASSERT_TRUE(model.forward(small.batch(), output).ok());
   EXPECT_EQ(std::memcmp(output.row(1).data(), last.data(), last.size() * sizeof(float)), 0);
-  const Status status = model.logits(again, output);
-  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_NE(status.message().find("keep_rows"), std::string::npos) << status.message();
+  // Also where all rows went through the last layer.
+  for (const std::vector<std::int32_t>& rows : {std::vector{2, 3}, {3, 2}, {3, 3}}) {
+    small.rows = rows;
+    ASSERT_TRUE(model.forward(small.batch(), output).ok());
+    const Status status = model.logits(again, output);
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_NE(status.message().find("keep_rows"), std::string::npos) << status.message();
+  }
 }
 
 Result<std::unique_ptr<Model>> load_where_memory_is_slow(const LoadOptions& options) {
@@ -151,7 +162,7 @@ TEST(ModelForward, LateWeightsThatCannotBeReadFailThePassByName) {
   fs::resize_file(file, fs::file_size(file) - 500);
   SmallBatch small(model);
   ForwardOutput output;
-  const Status failed = model.forward(small.batch(), output);
+  const Status failed = keep_rows(model, small, output);
   EXPECT_EQ(failed.code(), Code::kDataLoss);
   EXPECT_NE(failed.message().find("model.safetensors"), std::string::npos) << failed.message();
   const std::int32_t first[] = {0};

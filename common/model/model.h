@@ -101,8 +101,8 @@ class Model {
   /// refused before anything is written.
   Status forward(const ForwardBatch& batch, ForwardOutput& output);
 
-  /// More rows of the last successful forward(), slice by slice, without room for the logits of a
-  /// whole chunk. At most limits().logit_row_count_max rows. Refused unless the batch had
+  /// For tests: more rows of the last forward(), slice by slice, without room for the logits of a
+  /// whole chunk. At most limits().logit_row_count_max rows. Refused unless it succeeded with
   /// keep_rows.
   Status logits(std::span<const std::int32_t> rows, ForwardOutput& output);
 

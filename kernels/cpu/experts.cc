@@ -95,7 +95,7 @@ void gate_up(const ExpertMlpArgs& args,
   const std::size_t count = blocks.first[groups.experts];
   const std::size_t macs = rows / count * hidden * panels * 2 * cpu::kPanel;
   const std::size_t step =
-      cpu::panel_step(cpu::most_tasks(pool, rows / count), count, macs, panels);
+      cpu::panel_step(cpu::most_tasks(pool, rows / count, cpu::kLongTasks), count, macs, panels);
   const std::size_t columns = (panels + step - 1) / step;
   pool.parallel_for(count * columns, [&](std::size_t task, std::size_t worker) {
     const std::size_t index = task / columns;
@@ -133,7 +133,7 @@ void down(const ExpertMlpArgs& args,
   const std::size_t inner = args.gate->n();
   const std::size_t rows = args.tokens * args.top_k;
   const std::size_t panels = cpu::panel_count(hidden);
-  const std::size_t most = cpu::most_tasks(pool, rows / groups.experts);
+  const std::size_t most = cpu::most_tasks(pool, rows / groups.experts, cpu::kLongTasks);
   const std::size_t ranges =
       std::clamp<std::size_t>(rows / (kRowsPerExpert * groups.experts), 1, most);
   const std::size_t macs = rows / ranges * inner * panels * cpu::kPanel;

@@ -20,10 +20,8 @@ inline constexpr std::size_t kTasksPerThread = 4;
 // costs some of it: fewer tasks then (4 a thread took 1 to 4 % longer, with experts 12 %).
 inline constexpr std::size_t kFewRows = 8;
 inline constexpr std::size_t kTasksPerThreadOfFewRows = 2;
-// Over so many rows a task that is left alone at the end costs more than cutting: two threads got 6
-// % more of a prompt of 512 (see Kernels::many_rows_tasks, too).
+// Over so many rows a task that is left alone at the end costs more than cutting (docs/kernels.md).
 inline constexpr std::size_t kManyRows = 128;
-inline constexpr std::size_t kTasksPerThreadOfManyRows = 16;
 
 // Floats of a task's scratch from which on gated_linear keeps gate and up, behind what linear
 // takes. Two panels of each, and a third of up where it is not aligned, must fit for most rows.
@@ -41,9 +39,7 @@ inline std::byte* kv_head_base(const KvLayer& kv, std::size_t kv_head) {
 
 /// Tasks that a large product is cut into, with `rows` rows for each panel; `of_many_rows` for each
 /// thread where there are many.
-inline std::size_t most_tasks(const ThreadPool& pool,
-                              std::size_t rows,
-                              std::size_t of_many_rows = kTasksPerThreadOfManyRows) {
+inline std::size_t most_tasks(const ThreadPool& pool, std::size_t rows, std::size_t of_many_rows) {
   if (pool.thread_count() == 1) return 1;
   if (rows <= kFewRows) return pool.thread_count() * kTasksPerThreadOfFewRows;
   return pool.thread_count() * (rows > kManyRows ? of_many_rows : kTasksPerThread);

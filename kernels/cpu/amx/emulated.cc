@@ -133,7 +133,7 @@ Kernels emulated_amx_kernels() {
   Kernels kernels = generic_kernels();
   kernels.linear = &linear;
   kernels.row_step = 32;
-  kernels.many_rows_tasks = 16;
+  kernels.many_rows_tasks = kLongTasks;
   kernels.most_rows = &Tiles::most_rows;
   kernels.rows_in_parts = &Tiles::rows_in_parts;
   kernels.shares_rows = &Tiles::shares_rows;

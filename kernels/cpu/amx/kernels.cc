@@ -125,7 +125,7 @@ Kernels kernels_on() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &linear<T>;
   kernels.row_step = 32;
-  kernels.many_rows_tasks = 16;
+  kernels.many_rows_tasks = kLongTasks;
   kernels.most_rows = &AmxLinear<Avx512Vec, T>::most_rows;
   kernels.rows_in_parts = &AmxLinear<Avx512Vec, T>::rows_in_parts;
   kernels.shares_rows = &AmxLinear<Avx512Vec, T>::shares_rows;

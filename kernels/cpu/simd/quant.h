@@ -461,7 +461,7 @@ struct ByteTile {
     }
   }
 
-  /// The same of `count` values, zeros behind them.
+  /// A line of `count` values and zeros behind them.
   static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
     auto* bytes = reinterpret_cast<std::int8_t*>(line);
     Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);

@@ -45,6 +45,10 @@ inline constexpr std::size_t kPartPanels = 32;
 inline constexpr std::size_t kAttentionRoom = 1024 * 1024;
 inline constexpr std::size_t kAttentionOut = 512 * 1024;
 
+/// Tasks of a product of many rows for each thread where each has a beginning of its own: on tiles,
+/// and of experts, which pack their rows.
+inline constexpr std::size_t kLongTasks = 16;
+
 /// Some rows of x against some panels of a weight.
 struct LinearBlock {
   const float* x;  ///< first row
@@ -129,8 +133,8 @@ struct NextTile {
   std::size_t lines_asked = 0;
 };
 
-/// Consecutive tokens of one sequence with some heads of one kv head, or one token with all heads
-/// of several: at most as many rows as Kernels::attention_rows says.
+/// Tokens of one sequence, neighbours in the batch, with some heads of one kv head, or one token
+/// with all heads of several: at most as many rows as Kernels::attention_rows says.
 struct AttentionTile {
   const float* q;  ///< head head_begin of the first token
   std::size_t q_stride;
@@ -160,8 +164,7 @@ struct Kernels {
   bool in_order = false;
   /// Rows a linear block is best cut into.
   std::size_t row_step;
-  /// Tasks of a product of many rows for each thread. Vectors lose nothing by tasks of few panels:
-  /// with 48, not 16, gate and up of a prompt of 512 take 4 % less. Tiles have 16.
+  /// Tasks of a product of many rows for each thread, or kLongTasks.
   std::size_t many_rows_tasks = 48;
   /// Rows that a block of such a weight takes at most; 0: as many as kPackedFloats holds. Null: 0
   /// for all.
