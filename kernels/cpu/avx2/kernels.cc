@@ -22,6 +22,7 @@ constexpr Kernels kKernels = {
     .to_int8 = &Quantize<V>::to_int8,
     .to_int4 = &Quantize<V>::to_int4,
     .move_words = &Move<V>::words,
+    .shorten = &ShortBf16<V>::shorten,
     .sum_bytes = &Move<V>::sum_bytes,
     .attention = &AttentionByRows<V>::run,
     .attention_rows = &AttentionByRows<V>::most_rows,

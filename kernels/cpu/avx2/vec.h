@@ -18,7 +18,7 @@ struct Avx2Vec {
   };
 
   static constexpr bool kBf16Pairs = false;
-  static constexpr bool kShortBf16 = false;
+  static constexpr bool kShortBf16 = true;
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;
@@ -265,14 +265,99 @@ struct Avx2Vec {
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {
-    const auto* words = static_cast<const __m256i*>(from);
-    const __m256i lo = _mm256_loadu_si256(words);
-    const __m256i hi = _mm256_loadu_si256(words + 1);
+    pairs_of(int_load(from), first, second);
+  }
+
+  static void pairs_of(Int words, Vec* first, Vec* second) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-    *first = {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
-              _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
-    *second = {_mm256_castsi256_ps(_mm256_and_si256(lo, mask)),
-               _mm256_castsi256_ps(_mm256_and_si256(hi, mask))};
+    *first = {_mm256_castsi256_ps(_mm256_slli_epi32(words.lo, 16)),
+              _mm256_castsi256_ps(_mm256_slli_epi32(words.hi, 16))};
+    *second = {_mm256_castsi256_ps(_mm256_and_si256(words.lo, mask)),
+               _mm256_castsi256_ps(_mm256_and_si256(words.hi, mask))};
+  }
+
+  static Int load_table(const void* from) {
+    const __m256i twice =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+    return {twice, twice};
+  }
+
+  static Int look_up(Int table, Int bytes) {
+    return {_mm256_shuffle_epi8(table.lo, bytes.lo), _mm256_shuffle_epi8(table.hi, bytes.hi)};
+  }
+
+  template <unsigned kMask>
+  static Int with_bits(Int v, Int bits) {
+    const __m256i mask = _mm256_set1_epi8(static_cast<char>(kMask));
+    return {_mm256_or_si256(_mm256_and_si256(v.lo, mask), bits.lo),
+            _mm256_or_si256(_mm256_and_si256(v.hi, mask), bits.hi)};
+  }
+
+  static void join_bytes(Int lower, Int upper, Int* first, Int* second) {
+    *first = {_mm256_unpacklo_epi8(lower.lo, upper.lo), _mm256_unpacklo_epi8(lower.hi, upper.hi)};
+    *second = {_mm256_unpackhi_epi8(lower.lo, upper.lo), _mm256_unpackhi_epi8(lower.hi, upper.hi)};
+  }
+
+  static void set_half(Int* first, Int* second, std::size_t index, std::uint16_t bits) {
+    const __m256i value = _mm256_set1_epi16(static_cast<short>(bits));
+    __m256i lane = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    lane = _mm256_sub_epi16(lane, _mm256_set1_epi16(static_cast<short>(index)));
+    const auto set = [&](__m256i v, short from) {
+      const __m256i here = _mm256_cmpeq_epi16(lane, _mm256_set1_epi16(static_cast<short>(-from)));
+      return _mm256_blendv_epi8(v, value, here);
+    };
+    *first = {set(first->lo, 0), set(first->hi, 16)};
+    *second = {set(second->lo, 32), set(second->hi, 48)};
+  }
+
+  static Int max_magnitudes(Int most, Int halves) {
+    const __m256i mask = _mm256_set1_epi16(0x7fff);
+    return {_mm256_max_epu16(most.lo, _mm256_and_si256(halves.lo, mask)),
+            _mm256_max_epu16(most.hi, _mm256_and_si256(halves.hi, mask))};
+  }
+
+  static Int min_magnitudes(Int least, Int halves) {
+    const __m256i mask = _mm256_set1_epi16(0x7fff);
+    return {_mm256_min_epu16(least.lo, _mm256_and_si256(halves.lo, mask)),
+            _mm256_min_epu16(least.hi, _mm256_and_si256(halves.hi, mask))};
+  }
+
+  static Int pack_nibbles(Int low, Int high) {
+    return {_mm256_or_si256(low.lo, _mm256_slli_epi16(high.lo, 4)),
+            _mm256_or_si256(low.hi, _mm256_slli_epi16(high.hi, 4))};
+  }
+
+  /// Of half of the bytes; see below.
+  static std::uint32_t name_exponents(
+      __m256i first, __m256i second, std::uint32_t base, bool zero, __m256i* kept, __m256i* names) {
+    const __m256i low = _mm256_set1_epi16(0xff);
+    const __m256i lower =
+        _mm256_packus_epi16(_mm256_and_si256(first, low), _mm256_and_si256(second, low));
+    const __m256i upper =
+        _mm256_packus_epi16(_mm256_srli_epi16(first, 8), _mm256_srli_epi16(second, 8));
+    const __m256i sign = _mm256_set1_epi8(static_cast<char>(0x80));
+    *kept = _mm256_or_si256(_mm256_and_si256(upper, sign), _mm256_andnot_si256(sign, lower));
+    const __m256i lowest = _mm256_and_si256(_mm256_srli_epi16(lower, 7), _mm256_set1_epi8(1));
+    const __m256i exponent = _mm256_or_si256(_mm256_add_epi8(upper, upper), lowest);
+    const __m256i name = _mm256_sub_epi8(exponent, _mm256_set1_epi8(static_cast<char>(base)));
+    const __m256i first_name = _mm256_set1_epi8(static_cast<char>(zero ? 1 : 0));
+    const __m256i nought = _mm256_setzero_si256();
+    const __m256i none = zero ? _mm256_cmpeq_epi8(exponent, nought) : nought;
+    const __m256i above = _mm256_sub_epi8(name, first_name);
+    const __m256i most = _mm256_sub_epi8(_mm256_set1_epi8(15), first_name);
+    const __m256i named =
+        _mm256_andnot_si256(none, _mm256_cmpeq_epi8(_mm256_min_epu8(above, most), above));
+    *names = _mm256_and_si256(name, named);
+    return ~static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_or_si256(named, none)));
+  }
+
+  static std::uint64_t name_exponents(
+      Int first, Int second, std::uint32_t base, bool zero, Int* kept, Int* names) {
+    const std::uint64_t low =
+        name_exponents(first.lo, second.lo, base, zero, &kept->lo, &names->lo);
+    const std::uint64_t high =
+        name_exponents(first.hi, second.hi, base, zero, &kept->hi, &names->hi);
+    return low | high << 32U;
   }
 
   static Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

@@ -118,7 +118,7 @@ struct Linear {
     for (std::size_t begin = 0; begin < block.k; begin += kCutK) {
       const std::size_t left = block.k - begin;
       const std::size_t count = left < kCutK ? left : kCutK;
-      T::widen(weight + T::at(begin), count, room);
+      T::widen(block, weight, begin, count, room);
       Cut cut = {.weight = room,
                  .begin = begin,
                  .count = count,
@@ -240,7 +240,12 @@ struct Linear {
     // 4 rows have too few chains to hide the latency of each other: 8 and 8 are better.
     if (V::kRowStep >= 12 && left >= 12 && left != 16) return 12;
     if (V::kRowStep >= 8 && left >= 8) return 8;
-    if (V::kRowStep >= 6 && left >= 6) return 6;
+    if (V::kRowStep > 6 && left >= 6) return 6;
+    if (V::kRowStep == 6) {
+      // As even as can be: up to 4 rows take the same time, that of one chain.
+      const std::size_t groups = (left + 5) / 6;
+      return (left + groups - 1) / groups;
+    }
     return left < 4 ? left : 4;
   }
 
@@ -256,6 +261,9 @@ struct Linear {
         return;
       case 6:
         if constexpr (V::kRowStep >= 6) fn.template operator()<6>();
+        return;
+      case 5:
+        if constexpr (V::kRowStep == 6) fn.template operator()<5>();
         return;
       case 4:
         return fn.template operator()<4>();
@@ -447,15 +455,20 @@ struct Linear {
     /// Bytes from a panel's beginning to k.
     static constexpr std::size_t at(std::size_t k) { return k * kPanel * 2; }
 
-    /// [k][16] floats of a panel; may write one k more.
-    static void widen(const std::byte* from, std::size_t count, float* to) {
+    /// [k][16] floats of `count` k of a panel; may write up to a multiple of 32.
+    static void widen(const LinearBlock& /*block*/,
+                      const std::byte* panel,
+                      std::size_t begin,
+                      std::size_t count,
+                      float* to) {
+      const std::byte* from = panel + at(begin);
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (D == DType::kF16) {
-          V::store(to + i * kPanel, V::load_f16(from + at(i)));
+          V::store(to + i * kPanel, V::load_f16(from + i * kPanel * 2));
         } else if (i % 2 == 0) {
           Vec first;
           Vec second;
-          V::load_pairs(from + at(i), &first, &second);
+          V::load_pairs(from + i * kPanel * 2, &first, &second);
           V::store(to + i * kPanel, first);
           V::store(to + (i + 1) * kPanel, second);
         }

@@ -271,7 +271,12 @@ struct Int8Tile {
   /// As of Linear::FloatTile.
   static constexpr std::size_t at(std::size_t k) { return kByteHeaderBytes + k * kPanel; }
 
-  static void widen(const std::byte* from, std::size_t count, float* to) {
+  static void widen(const LinearBlock& /*block*/,
+                    const std::byte* panel,
+                    std::size_t begin,
+                    std::size_t count,
+                    float* to) {
+    const std::byte* from = panel + at(begin);
     for (std::size_t i = 0; i < count; i += 4) {
       const Int raw = V::int_load(from + i * kPanel);
       V::store(to + i * kPanel, V::template byte_of<0>(raw));

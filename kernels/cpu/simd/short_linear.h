@@ -22,11 +22,47 @@ struct ShortTile {
     if (block.rows == 0) return;
     if (!block.packed) Plain::pack(block);
     std::size_t panel = block.panel_begin;
-    for (; panel + kWide <= block.panel_end; panel += kWide)
-      run_panels<V::kWidePanels>(block, panel);
+    if constexpr (V::kCuts) {
+      if (block.rows > kFewOfCuts) {
+        for (; panel < block.panel_end; ++panel)
+          Linear<V>::template run_cuts<ShortTile>(block, panel);
+        return;
+      }
+    }
+    if (!V::kCuts || block.rows == 1) {
+      for (; panel + kWide <= block.panel_end; panel += kWide)
+        run_panels<kPanels>(block, panel);
+    }
     for (; panel < block.panel_end; ++panel)
       run_panels<1>(block, panel);
   }
+
+  // For Linear::run_cuts:
+
+  /// Bytes from a panel's beginning to k, the first of a step.
+  static constexpr std::size_t at(std::size_t k) {
+    return kShortHeaderBytes + k / kShortStepK * kShortStepBytes;
+  }
+
+  static void widen(const LinearBlock& block,
+                    const std::byte* panel,
+                    std::size_t begin,
+                    std::size_t count,
+                    float* to) {
+    const typename ShortBf16<V>::Tables tables(panel);
+    const std::size_t end = begin + count;
+    const ShortPatch* patch =
+        ShortBf16<V>::patches_from(panel, short_steps(block.k), begin / kShortStepK);
+    for (std::size_t k = begin; k < end; k += kShortStepK) {
+      const std::byte* from = panel + at(k);
+      for (std::size_t unit = 0; unit < kUnits; ++unit, from += kUnitBytes, to += 8 * kPanel) {
+        patch = widen_half<0>(tables, from, patch, k / kShortStepK, unit, to);
+        patch = widen_half<1>(tables, from, patch, k / kShortStepK, unit, to + 4 * kPanel);
+      }
+    }
+  }
+
+  static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
 
  private:
   static constexpr std::size_t kUnits = kShortStepK / 8;
@@ -37,7 +73,11 @@ struct ShortTile {
   /// Rows that are one group, or two whose lines are made twice.
   static constexpr bool are_few(std::size_t rows) { return rows <= 8 || rows == V::kRowStep; }
 
-  static constexpr auto kWide = static_cast<std::size_t>(V::kWidePanels);
+  /// Where V::kCuts, more rows than these have the lines of a cut made floats once for all.
+  static constexpr std::size_t kFewOfCuts = 4;
+  /// Panels side by side; where V::kCuts, of one row alone, for more chains.
+  static constexpr int kPanels = V::kCuts ? 2 : V::kWidePanels;
+  static constexpr auto kWide = static_cast<std::size_t>(kPanels);
   /// Steps ahead of which the lines of P panels are asked for: 12 KiB on their way.
   template <int P>
   static constexpr std::size_t kAheadSteps = 16 / P;
@@ -51,9 +91,31 @@ struct ShortTile {
   static constexpr std::size_t kMadeMost = PanelAsks<V>::kPanelsBytesMost / kWide / kPlainStepBytes;
   static constexpr std::size_t kMadeSteps = kMadeFit < kMadeMost ? kMadeFit : kMadeMost;
 
-  /// Bytes from a panel's beginning to a step.
-  static constexpr std::size_t at(std::size_t step) {
-    return kShortHeaderBytes + step * kShortStepBytes;
+  /// Two lines of a unit as four k of floats. Returns the patch behind them.
+  template <int kHalf>
+  static inline __attribute__((always_inline)) const ShortPatch* widen_half(
+      const typename ShortBf16<V>::Tables& tables,
+      const std::byte* unit_at,
+      const ShortPatch* patch,
+      std::size_t step,
+      std::size_t unit,
+      float* to) {
+    Int lines[2];
+    tables.template make_half<kHalf>(unit_at, &lines[0], &lines[1]);
+    patch = ShortBf16<V>::mend_half(patch, step, unit * 2 + kHalf, &lines[0], &lines[1]);
+#pragma GCC unroll 2
+    for (std::size_t i = 0; i < 2; ++i) {
+      Vec first;
+      Vec second;
+      V::pairs_of(lines[i], &first, &second);
+      V::store(to + i * 2 * kPanel, first);
+      V::store(to + (i * 2 + 1) * kPanel, second);
+    }
+    return patch;
+  }
+
+  static constexpr std::size_t step_at(std::size_t step) {
+    return at(step * kShortStepK);
   }
 
   static inline __attribute__((always_inline)) void make_step(
@@ -61,7 +123,7 @@ struct ShortTile {
       const std::byte* panel,
       std::size_t step,
       std::byte* to) {
-    const std::byte* from = panel + at(step);
+    const std::byte* from = panel + step_at(step);
     for (std::size_t unit = 0; unit < kUnits; ++unit)
       tables.make(from + unit * kUnitBytes, to + unit * kUnitPairs * 64);
   }
@@ -158,8 +220,9 @@ struct ShortTile {
 #pragma GCC unroll 4
       for (std::size_t p = 0; p < kPanels; ++p) {
         const std::size_t place = step * kPanels + p;
-        asked.at[p] = in_order ? from.next + place / steps * from.apart + at(place % steps)
-                               : (inside ? from.weight : from.next) + p * from.apart + at(ahead);
+        asked.at[p] = in_order
+                          ? from.next + place / steps * from.apart + step_at(place % steps)
+                          : (inside ? from.weight : from.next) + p * from.apart + step_at(ahead);
       }
       return asked;
     }
@@ -237,7 +300,7 @@ struct ShortTile {
 #pragma GCC unroll 4
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
       const std::byte* panel = from.weight + p * from.apart;
-      const std::byte* own = panel + at(step) + unit * kUnitBytes;
+      const std::byte* own = panel + step_at(step) + unit * kUnitBytes;
       typename ShortBf16<V>::Tables(panel).template make_half<kHalf>(
           own, &lines[0][p], &lines[1][p]);
       if constexpr (kPatched) {
@@ -268,13 +331,23 @@ struct ShortTile {
                    .next_step = 0,
                    .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt),
                    .next_in_order = PanelAsks<V>::template next_in_order<P>(block)};
-    if (are_few(block.rows)) {
+    if (V::kCuts || are_few(block.rows)) {
       Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-        Linear<V>::with_rows(
-            rows, [&]<int R>() { run_tile<R, P, Takes::kPanels>(block, row, panel, lines); });
+        Linear<V>::with_rows(rows, [&]<int R>() {
+          // Others do not come here, or one by one.
+          constexpr bool kTaken = !V::kCuts || R == 1 || (R <= kFewOfCuts && P == 1);
+          if constexpr (kTaken) run_tile<R, P, Takes::kPanels>(block, row, panel, lines);
+        });
       });
       return;
     }
+    if constexpr (!V::kCuts) run_in_cuts<P>(block, panel, lines);
+  }
+
+  /// With some groups of rows, of which one keeps plain lines for the others.
+  template <int P>
+  static void run_in_cuts(const LinearBlock& block, std::size_t panel, Lines lines) {
+    const std::size_t steps = short_steps(block.k);
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p)
       ShortBf16<V>::ask(lines.next + p * lines.apart, steps);
     const std::size_t cuts = (steps + kMadeSteps - 1) / kMadeSteps;
@@ -302,7 +375,7 @@ struct ShortTile {
     const std::size_t left = short_steps(block.k) - lines.end;
     const std::size_t next_steps = left == 0 || left > steps_each ? steps_each : left;
     const std::size_t part = next_steps * kShortStepBytes / groups;
-    lines.next = (left == 0 ? lines.next : lines.weight) + at(left == 0 ? 0 : lines.end);
+    lines.next = (left == 0 ? lines.next : lines.weight) + step_at(left == 0 ? 0 : lines.end);
     lines.next_step = (kShortStepBytes / kStepLines + groups - 1) / groups;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       if (row != keeper) return;
