@@ -2,9 +2,10 @@
 //
 // Idea: a group of rows takes lines of a panel as they become plain ones in registers, so that a
 // product reads three quarters of the bytes and writes none. Where there are several groups, one of
-// them leaves the lines in scratch for the others, a cut of k at a time if they do not fit. Either
-// way the products and their order are those of the tile of plain bf16, and so are the bits. Bound:
-// as that tile's, with 12 bits to read for each weight.
+// them leaves the lines in scratch for the others, a cut of k at a time if they do not fit; where
+// V::kCuts, they become the floats that Linear::run_cuts makes of plain ones. Either way the
+// products and their order are those of the tile of plain bf16, and so are the bits. Bound: as that
+// tile's, with 12 bits to read for each weight.
 #pragma once
 
 #include "kernels/cpu/simd/linear.h"
@@ -313,7 +314,17 @@ struct ShortTile {
         V::int_store(to, lines[0][p]);
         V::int_store(to + 64, lines[1][p]);
       }
+      if constexpr (V::kCuts && R == 1) {
+        // Panel by panel: few registers.
+        Vec sum[1][1] = {{acc[0][p]}};
+        const Int first[1] = {lines[0][p]};
+        const Int second[1] = {lines[1][p]};
+        Plain::template add_line<1, 1>(x, first, sum);
+        Plain::template add_line<1, 1>(Plain::template x_behind<1>(x, 2), second, sum);
+        acc[0][p] = sum[0][0];
+      }
     }
+    if constexpr (V::kCuts && R == 1) return;
     Plain::template add_line<R, P>(x, lines[0], acc);
     Plain::template add_line<R, P>(Plain::template x_behind<R>(x, 2), lines[1], acc);
   }
