@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -131,7 +132,46 @@ TEST(ShortBf16, TakesThreeQuartersOfTheMemory) {
   }
 }
 
-// Rows that go by vectors, by one tile, by two, and by many; parts of tiles, panels and steps.
+// Without them no test here would say anything of a family.
+TEST(ShortBf16, AllFamiliesButThePlainOnesKeepIt) {
+  for (const Family family : available_families()) {
+    const bool plain = family == Family::kReference || family == Family::kGeneric;
+    const WeightFormat kept = select(family, nullptr)->kept_format(DType::kBf16, 64);
+    EXPECT_EQ(kept == WeightFormat(WeightScheme::kShortBf16), !plain) << family_name(family);
+  }
+}
+
+/// Weights, plain and in 12 bits.
+struct Both {
+  std::unique_ptr<PackedWeight> plain;
+  std::unique_ptr<PackedWeight> shorter;
+
+  Both(const Backend& backend, const MatrixView& view, ThreadPool& pool)
+      : plain(backend.pack({&view, 1}, DType::kBf16, pool)),
+        shorter(backend.pack({&view, 1}, WeightScheme::kShortBf16, pool)) {}
+
+  void expect_same_products(const Backend& backend,
+                            std::size_t rows,
+                            Rng& rng,
+                            ThreadPool& pool) const {
+    ASSERT_TRUE(plain != nullptr && shorter != nullptr);
+    ASSERT_EQ(shorter->scheme(), WeightScheme::kShortBf16);
+    const std::vector<float> x = rng.reals(rows * plain->k());
+    const auto product = [&](const PackedWeight& weight) {
+      std::vector<float> y(rows * weight.n(), 1.0F);
+      backend.linear(
+          {.x = x.data(), .weight = &weight, .y = y.data(), .tokens = rows, .accumulate = true},
+          pool);
+      return y;
+    };
+    const std::vector<float> got = product(*shorter);
+    EXPECT_TRUE(testing::same_or_nan(got.data(), product(*plain).data(), got.size()))
+        << rows << " rows";
+  }
+};
+
+// Rows that go by vectors, in groups of every size, by one tile, by two, and by many; parts of
+// tiles, panels and steps.
 TEST(ShortBf16, ProductsAreThoseOfPlainBf16) {
   struct Size {
     std::size_t n;
@@ -144,31 +184,45 @@ TEST(ShortBf16, ProductsAreThoseOfPlainBf16) {
     for (const Kind& kind : kKinds) {
       for (const Size& size : kSizes) {
         if (testing::in_plain_code(*backend) && size.k > 400) continue;
+        SCOPED_TRACE(std::string(kind.name) + " N=" + std::to_string(size.n) +
+                     " K=" + std::to_string(size.k));
         Rng rng(size.n);
         const std::vector<std::uint16_t> bits = bits_of(kind, rng, size.n * size.k);
-        const MatrixView view = view_of(bits, size.n, size.k);
-        const auto plain = backend->pack({&view, 1}, DType::kBf16, pool);
-        const auto shorter = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
-        ASSERT_TRUE(plain != nullptr && shorter != nullptr);
-        ASSERT_EQ(shorter->scheme(), WeightScheme::kShortBf16);
-        for (const std::size_t rows : {1U, 2U, 7U, 12U, 13U, 16U, 17U, 32U, 33U, 70U, 300U}) {
-          SCOPED_TRACE(std::string(kind.name) + " N=" + std::to_string(size.n) +
-                       " K=" + std::to_string(size.k) + " rows " + std::to_string(rows));
-          const std::vector<float> x = rng.reals(rows * size.k);
-          const auto product = [&](const PackedWeight& weight) {
-            std::vector<float> y(rows * size.n, 1.0F);
-            backend->linear({.x = x.data(),
-                             .weight = &weight,
-                             .y = y.data(),
-                             .tokens = rows,
-                             .accumulate = true},
-                            pool);
-            return y;
-          };
-          const std::vector<float> got = product(*shorter);
-          EXPECT_TRUE(testing::same_or_nan(got.data(), product(*plain).data(), got.size()));
-        }
+        const Both both(*backend, view_of(bits, size.n, size.k), pool);
+        for (std::size_t rows = 1; rows <= 13; ++rows)
+          both.expect_same_products(*backend, rows, rng, pool);
+        for (const std::size_t rows : {16U, 17U, 32U, 33U, 70U, 300U})
+          both.expect_same_products(*backend, rows, rng, pool);
       }
+    }
+  }
+}
+
+// At every place of two lines, at the ends of cuts, of steps, and in a step that is not whole.
+TEST(ShortBf16, PatchesAreWhereverTheyAre) {
+  constexpr std::size_t kN = 32;
+  constexpr std::size_t kK = 327;
+  constexpr std::size_t kFours[] = {0, 28, 252, 256, 316, 320, 324};
+  ThreadPool pool(1);
+  for (const Backend* backend : backends()) {
+    const std::size_t turns = testing::in_plain_code(*backend) ? 8 : 64;
+    for (std::size_t turn = 0; turn < turns; ++turn) {
+      SCOPED_TRACE(turn);
+      Rng rng(turn);
+      std::vector<std::uint16_t> bits(kN * kK);
+      for (std::uint16_t& each : bits)
+        each = static_cast<std::uint16_t>(0x3f00U | (rng.next() & 0x80ffU));
+      for (std::size_t i = 0; i < std::size(kFours); ++i) {
+        // Two lines are four k of 16 outputs.
+        const std::size_t place = (turn + i * 9) % 64;
+        const std::size_t k = kFours[i] + place / 32 * 2 + place % 2;
+        if (k >= kK) continue;
+        for (const std::size_t panel : {0U, 1U})
+          bits[(panel * 16 + place % 32 / 2) * kK + k] = 0x4480U;
+      }
+      const Both both(*backend, view_of(bits, kN, kK), pool);
+      for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 11U, 17U, 40U})
+        both.expect_same_products(*backend, rows, rng, pool);
     }
   }
 }

@@ -268,6 +268,7 @@ struct Avx2Vec {
     pairs_of(int_load(from), first, second);
   }
 
+  /// The lower and the upper bf16 of each word.
   static void pairs_of(Int words, Vec* first, Vec* second) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     *first = {_mm256_castsi256_ps(_mm256_slli_epi32(words.lo, 16)),

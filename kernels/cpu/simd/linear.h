@@ -235,7 +235,7 @@ struct Linear {
     }
   }
 
-  /// The largest group of rows that is packed together when `left` remain; must match pack_rows.
+  /// Rows that are packed together when `left` remain; must match pack_rows.
   static std::size_t group_rows(std::size_t left) {
     // 4 rows have too few chains to hide the latency of each other: 8 and 8 are better.
     if (V::kRowStep >= 12 && left >= 12 && left != 16) return 12;

@@ -3,7 +3,7 @@
 // Idea: a group of rows takes lines of a panel as they become plain ones in registers, so that a
 // product reads three quarters of the bytes and writes none. Where there are several groups, one of
 // them leaves the lines in scratch for the others, a cut of k at a time if they do not fit; where
-// V::kCuts, they become the floats that Linear::run_cuts makes of plain ones. Either way the
+// kCuts, they become the floats that Linear::run_cuts makes of plain ones. Either way the
 // products and their order are those of the tile of plain bf16, and so are the bits. Bound: as that
 // tile's, with 12 bits to read for each weight.
 #pragma once
@@ -23,16 +23,19 @@ struct ShortTile {
     if (block.rows == 0) return;
     if (!block.packed) Plain::pack(block);
     std::size_t panel = block.panel_begin;
-    if constexpr (V::kCuts) {
+    if constexpr (kCuts) {
       if (block.rows > kFewOfCuts) {
-        for (; panel < block.panel_end; ++panel)
+        const std::size_t steps = short_steps(block.k);
+        for (; panel < block.panel_end; ++panel) {
+          ShortBf16<V>::ask(PanelAsks<V>::panels_behind(block, panel + 1), steps);
           Linear<V>::template run_cuts<ShortTile>(block, panel);
+        }
         return;
       }
     }
-    if (!V::kCuts || block.rows == 1) {
+    if (!kCuts || block.rows == 1) {
       for (; panel + kWide <= block.panel_end; panel += kWide)
-        run_panels<kPanels>(block, panel);
+        run_panels<kSideBySide>(block, panel);
     }
     for (; panel < block.panel_end; ++panel)
       run_panels<1>(block, panel);
@@ -41,9 +44,7 @@ struct ShortTile {
   // For Linear::run_cuts:
 
   /// Bytes from a panel's beginning to k, the first of a step.
-  static constexpr std::size_t at(std::size_t k) {
-    return kShortHeaderBytes + k / kShortStepK * kShortStepBytes;
-  }
+  static constexpr std::size_t at(std::size_t k) { return step_at(k / kShortStepK); }
 
   static void widen(const LinearBlock& block,
                     const std::byte* panel,
@@ -74,11 +75,13 @@ struct ShortTile {
   /// Rows that are one group, or two whose lines are made twice.
   static constexpr bool are_few(std::size_t rows) { return rows <= 8 || rows == V::kRowStep; }
 
-  /// Where V::kCuts, more rows than these have the lines of a cut made floats once for all.
+  /// Whether more rows than kFewOfCuts have the lines of a cut made floats once for all of them.
+  static constexpr bool kCuts = V::kCuts && Plain::kCuts;
   static constexpr std::size_t kFewOfCuts = 4;
-  /// Panels side by side; where V::kCuts, of one row alone, for more chains.
-  static constexpr int kPanels = V::kCuts ? 2 : V::kWidePanels;
-  static constexpr auto kWide = static_cast<std::size_t>(kPanels);
+  static_assert(Linear<V>::kCutK % kShortStepK == 0);
+  /// Where kCuts, of one row alone, for more chains.
+  static constexpr int kSideBySide = kCuts ? 2 : V::kWidePanels;
+  static constexpr auto kWide = static_cast<std::size_t>(kSideBySide);
   /// Steps ahead of which the lines of P panels are asked for: 12 KiB on their way.
   template <int P>
   static constexpr std::size_t kAheadSteps = 16 / P;
@@ -115,8 +118,9 @@ struct ShortTile {
     return patch;
   }
 
+  /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t step_at(std::size_t step) {
-    return at(step * kShortStepK);
+    return kShortHeaderBytes + step * kShortStepBytes;
   }
 
   static inline __attribute__((always_inline)) void make_step(
@@ -314,7 +318,7 @@ struct ShortTile {
         V::int_store(to, lines[0][p]);
         V::int_store(to + 64, lines[1][p]);
       }
-      if constexpr (V::kCuts && R == 1) {
+      if constexpr (kCuts && R == 1) {
         // Panel by panel: few registers.
         Vec sum[1][1] = {{acc[0][p]}};
         const Int first[1] = {lines[0][p]};
@@ -324,9 +328,10 @@ struct ShortTile {
         acc[0][p] = sum[0][0];
       }
     }
-    if constexpr (V::kCuts && R == 1) return;
-    Plain::template add_line<R, P>(x, lines[0], acc);
-    Plain::template add_line<R, P>(Plain::template x_behind<R>(x, 2), lines[1], acc);
+    if constexpr (!kCuts || R > 1) {
+      Plain::template add_line<R, P>(x, lines[0], acc);
+      Plain::template add_line<R, P>(Plain::template x_behind<R>(x, 2), lines[1], acc);
+    }
   }
 
   /// All groups of rows against panels [panel, panel + P).
@@ -342,17 +347,17 @@ struct ShortTile {
                    .next_step = 0,
                    .made = reinterpret_cast<std::byte*>(block.scratch + kMadeAt),
                    .next_in_order = PanelAsks<V>::template next_in_order<P>(block)};
-    if (V::kCuts || are_few(block.rows)) {
+    if (kCuts || are_few(block.rows)) {
       Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
         Linear<V>::with_rows(rows, [&]<int R>() {
-          // Others do not come here, or one by one.
-          constexpr bool kTaken = !V::kCuts || R == 1 || (R <= kFewOfCuts && P == 1);
+          // Where kCuts, 2 to kFewOfCuts rows come panel by panel, more not at all.
+          constexpr bool kTaken = !kCuts || R == 1 || (R <= kFewOfCuts && P == 1);
           if constexpr (kTaken) run_tile<R, P, Takes::kPanels>(block, row, panel, lines);
         });
       });
       return;
     }
-    if constexpr (!V::kCuts) run_in_cuts<P>(block, panel, lines);
+    if constexpr (!kCuts) run_in_cuts<P>(block, panel, lines);
   }
 
   /// With some groups of rows, of which one keeps plain lines for the others.
