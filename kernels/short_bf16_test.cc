@@ -218,7 +218,7 @@ TEST(ShortBf16, PatchesAreWhereverTheyAre) {
         const std::size_t k = kFours[i] + place / 32 * 2 + place % 2;
         if (k >= kK) continue;
         for (const std::size_t panel : {0U, 1U})
-          bits[(panel * 16 + place % 32 / 2) * kK + k] = 0x4480U;
+          bits[(panel * 16 + place % 32 / 2) * kK + k] = 0x4f80U;
       }
       const Both both(*backend, view_of(bits, kN, kK), pool);
       for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 11U, 17U, 40U})
