@@ -150,12 +150,12 @@ TEST(Quantize, FourBitsAreNearerThanThoseOfFloatSteps) {
 // A quarter, and a half of that, of bf16, apart from scales and zeros.
 TEST(Quantize, PackedWeightsAreAsSmallAsTheirBits) {
   const Backend& backend = *testing::vector_backends().back();
-  constexpr std::size_t whole = std::size_t{4096} * 4096 * 2;  // bf16, without gaps between panels
-  EXPECT_EQ(backend.packed_bytes(4096, 4096, DType::kBf16), whole + 4096 * 8);
-  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8), whole / 2 + 4096 * 8);
-  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8Dynamic), whole / 2 + 4096 * 8);
+  constexpr std::size_t kWhole = std::size_t{4096} * 4096 * 2;  // bf16, without gaps between panels
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, DType::kBf16), kWhole + 4096 * 8);
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8), kWhole / 2 + 4096 * 8);
+  EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt8Dynamic), kWhole / 2 + 4096 * 8);
   EXPECT_EQ(backend.packed_bytes(4096, 4096, WeightScheme::kInt4Group128),
-            whole / 4 + 4096 * 8 + 4096 * 4096 / 128 * 2);
+            kWhole / 4 + 4096 * 8 + 4096 * 4096 / 128 * 2);
 }
 
 TEST(Quantize, ProductsAreThoseOfTheReference) {

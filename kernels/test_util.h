@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -63,27 +64,27 @@ inline cpu::Kernels in_other_order(cpu::Kernels kernels) {
 /// avx512_bf16 without VBMI in the other order of memory, amx on emulated tiles also with its
 /// own vectors, and both amx and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
-  static const CpuBackend emulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
-  static const CpuBackend emulated_bf16(
+  static const CpuBackend kEmulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
+  static const CpuBackend kEmulatedBf16(
       Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::emulated_bf16_kernels());
-  std::vector<const Backend*> backends = {&emulated, &emulated_bf16};  // see in_plain_code
+  std::vector<const Backend*> backends = {&kEmulated, &kEmulatedBf16};  // see in_plain_code
   for (const Family family : available_families()) {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
 #if defined(__x86_64__)
-  static const CpuBackend ymm(
+  static const CpuBackend kYmm(
       Family::kAvx2, CpuBackend::kNumerics, in_other_order(cpu::avx2_kernels()));
-  if (cpu::features().avx2) backends.push_back(&ymm);
-  static const CpuBackend plain(
+  if (cpu::features().avx2) backends.push_back(&kYmm);
+  static const CpuBackend kPlain(
       Family::kAvx512, CpuBackend::kNumerics, in_other_order(cpu::avx512_kernels()));
-  if (cpu::features().avx512_vnni) backends.push_back(&plain);
+  if (cpu::features().avx512_vnni) backends.push_back(&kPlain);
   if (cpu::features().avx512_vbmi) {
-    static const CpuBackend no_vbmi(
+    static const CpuBackend kNoVbmi(
         Family::kAvx512Bf16, cpu::kBf16Numerics, in_other_order(cpu::avx512_bf16_kernels()));
-    backends.push_back(&no_vbmi);
-    static const CpuBackend tiles(
+    backends.push_back(&kNoVbmi);
+    static const CpuBackend kTiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
-    backends.push_back(&tiles);
+    backends.push_back(&kTiles);
   }
 #endif
   return backends;
@@ -126,7 +127,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 inline bool same_or_nan(const float* a, const float* b, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (std::memcmp(a + i, b + i, sizeof(float)) != 0) return false;
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) return false;
   }
   return true;
 }

@@ -463,7 +463,7 @@ TANDEM_BETWEEN_OPS void Model::experts(const ExpertWeights& weights, std::size_t
 }
 
 /// Where these rows of the residual stream lie one after the other.
-TANDEM_BETWEEN_OPS const float* Model::together(std::span<const std::int32_t> rows) {
+TANDEM_BETWEEN_OPS const float* Model::together(std::span<const std::int32_t> rows) const {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const float* x = workspace_.hidden.data();
   if (consecutive(rows))

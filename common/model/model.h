@@ -157,7 +157,7 @@ class Model {
   std::byte* norm_rows(const float* x, const float* weight, const Linear* next, std::size_t tokens);
   void dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count);
   void experts(const ExpertWeights& weights, std::size_t token_count);
-  const float* together(std::span<const std::int32_t> rows);
+  [[nodiscard]] const float* together(std::span<const std::int32_t> rows) const;
   void run_head(const float* x, std::size_t rows, ForwardOutput& output);
   void capture(const ForwardBatch& batch, std::size_t index);
 

@@ -399,9 +399,9 @@ struct ByteTile {
     return (block.k + 3) / 4;
   }
 
-  /// The exact sums of R rows of bytes, Step words apart from one word of k to the next, with the
+  /// The exact sums of R rows of bytes, kStep words apart from one word of k to the next, with the
   /// panels at `weight`.
-  template <int R, int P, int Step, class A>
+  template <int R, int P, int kStep, class A>
   static inline __attribute__((always_inline)) void products(const LinearBlock& block,
                                                              const std::uint32_t* x,
                                                              const std::byte* weight,
@@ -418,7 +418,7 @@ struct ByteTile {
     }
     PanelAsks<V>::template ask_rest<R, P>(ahead, block.panel_bytes);
     const auto x_bytes = [&](std::size_t word, int r) __attribute__((always_inline)) {
-      return V::bytes_of(x[word * Step + static_cast<std::size_t>(r)]);
+      return V::bytes_of(x[word * kStep + static_cast<std::size_t>(r)]);
     };
     if constexpr (Panel::template kSumsGroups<R>) {
       Panel::template add_groups<R, P>(block, weight, ahead, x_bytes, acc);
