@@ -275,20 +275,18 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
   kernels::RaggedTokens tokens = ragged(batch);
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     layer_ = layer;
-    prepare_attention(batch, layer);
+    const kernels::KvLayer kv =
+        kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
+    prepare_attention(batch, kv, layer);
     // What others leave in the last layer nobody reads.
     if (narrow && layer + 1 == layer_count) tokens = wanted_tokens(batch);
     if (tokens.tokens > 0) {
-      attention(tokens, layer_kv(batch.kv, layer), layer);
+      attention(tokens, kv, layer);
       mlp_block(layer, tokens.tokens);
     }
     progress_.fetch_add(1, std::memory_order_relaxed);
     capture(batch, layer + 1);
   }
-}
-
-TANDEM_BETWEEN_OPS kernels::KvLayer Model::layer_kv(const KvArena& arena, std::size_t layer) const {
-  return kv_layout(static_cast<std::int64_t>(arena.page_size)).layer(arena.base, layer);
 }
 
 /// Floats from the queries, keys and values of one token to the next.
@@ -320,7 +318,9 @@ TANDEM_BETWEEN_OPS kernels::RaggedTokens Model::wanted_tokens(const ForwardBatch
 }
 
 /// Queries, and keys and values in their pages: rope(norm(qkv(norm(hidden))))
-TANDEM_BETWEEN_OPS void Model::prepare_attention(const ForwardBatch& batch, std::size_t layer) {
+TANDEM_BETWEEN_OPS void Model::prepare_attention(const ForwardBatch& batch,
+                                                 const kernels::KvLayer& kv,
+                                                 std::size_t layer) {
   LayerWeights& weights = weights_.layers[layer];
   const std::size_t tokens = batch.token_ids.size();
   float* query = workspace_.qkv.data();
@@ -348,7 +348,7 @@ TANDEM_BETWEEN_OPS void Model::prepare_attention(const ForwardBatch& batch, std:
        .cos = rope_.cos(),
        .sin = rope_.sin(),
        .batch = ragged(batch),
-       .kv = layer_kv(batch.kv, layer)},
+       .kv = kv},
       *pool_);
   if (batch.observer != nullptr) batch.observer->on_layer_done(static_cast<std::int64_t>(layer));
 }

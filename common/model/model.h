@@ -147,10 +147,9 @@ class Model {
                                   std::size_t token_count) const;
   static void ask_for_near(const void* model);
   void run_layers(const ForwardBatch& batch, bool narrow);
-  [[nodiscard]] kernels::KvLayer layer_kv(const KvArena& arena, std::size_t layer) const;
   [[nodiscard]] std::size_t qkv_stride() const;
   kernels::RaggedTokens wanted_tokens(const ForwardBatch& batch);
-  void prepare_attention(const ForwardBatch& batch, std::size_t layer);
+  void prepare_attention(const ForwardBatch& batch, const kernels::KvLayer& kv, std::size_t layer);
   void attention(const kernels::RaggedTokens& batch, const kernels::KvLayer& kv, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
   std::byte* packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const;

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <bit>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <string>
 
@@ -102,6 +101,11 @@ std::unique_ptr<model::Model> dummy(const ConfigFolder& folder,
   return std::move(*loaded);
 }
 
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+  return std::ranges::equal(a, b, {}, bits, bits);
+}
+
 std::vector<std::int32_t> random_tokens(Random& random, std::size_t count) {
   std::vector<std::int32_t> tokens(count);
   for (std::int32_t& token : tokens)
@@ -162,8 +166,7 @@ void check_same_bits(const std::string& config,
   run_ragged(shared_runner, tracks, random);
   for (std::size_t i = 0; i < tracks.size(); ++i) {
     ASSERT_EQ(tracks[i].logits.size(), want[i].size());
-    ASSERT_EQ(std::memcmp(tracks[i].logits.data(), want[i].data(), want[i].size() * sizeof(float)),
-              0)
+    ASSERT_TRUE(same_bits(tracks[i].logits, want[i]))
         << "sequence " << i << " of " << tracks[i].tokens.size() << " tokens";
     // Bits that are all equal would also be equal: the logits must say something.
     EXPECT_NE(want[i][0], want[i][1]);
@@ -229,11 +232,7 @@ TEST(ModelProperty, ManyRowsAtOnceHaveTheBitsOfFew) {
         Track parts = runner.start(tokens, count);
         ASSERT_TRUE(runner.run(whole, 0).ok());
         ASSERT_TRUE(runner.run(parts, 250).ok());
-        EXPECT_EQ(
-            std::memcmp(
-                whole.logits.data(), parts.logits.data(), whole.logits.size() * sizeof(float)),
-            0)
-            << count << " tokens";
+        EXPECT_TRUE(same_bits(whole.logits, parts.logits)) << count << " tokens";
         runner.finish(whole);
         runner.finish(parts);
       }
@@ -256,11 +255,6 @@ TEST(ModelProperty, MemoryPlanIsWhatIsHeld) {
   EXPECT_LT(int8, whole * 6 / 10);
   EXPECT_EQ(bytes(model::Quantization::kW8A8Int8), int8);
   EXPECT_LT(bytes(model::Quantization::kInt4WeightOnly128), int8 * 8 / 10);
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
-  return std::ranges::equal(a, b, {}, bits, bits);
 }
 
 /// The first tokens of three sequences, in three pages and more.

@@ -178,6 +178,22 @@ struct Linear {
     finish_tile<R, P>(block, row, panel, sums);
   }
 
+  /// fn(number of a sum, where it goes) for R rows and P panels, where rows follow each other in y.
+  template <int R, int P, class Fn>
+  static inline __attribute__((always_inline)) void for_outputs(const LinearBlock& block,
+                                                                std::size_t row,
+                                                                std::size_t panel,
+                                                                Fn fn) {
+    float* y = block.y + row * block.y_stride + panel * kPanel;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p)
+        fn(r * P + p, y + p * kPanel);
+      y += block.y_stride;
+    }
+  }
+
   /// Asks for the lines that finish_tile() writes: stores go to memory in order, and each would
   /// wait for its own (docs/kernels.md).
   template <int R, int P>
@@ -185,14 +201,7 @@ struct Linear {
                                                                 std::size_t row,
                                                                 std::size_t panel) {
     if (R <= Asks::kFewRows || block.y_rows != nullptr) return;
-    const float* y = block.y + row * block.y_stride + panel * kPanel;
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p)
-        __builtin_prefetch(y + p * kPanel, 1);
-      y += block.y_stride;
-    }
+    for_outputs<R, P>(block, row, panel, [](int, const float* to) { __builtin_prefetch(to, 1); });
   }
 
   /// To y, as finish() does: the sums of R rows and P panels.
@@ -204,26 +213,17 @@ struct Linear {
     // Most tiles, without questions for each sum.
     const bool plain = block.row_scale == nullptr && block.bias == nullptr &&
                        block.y_rows == nullptr && (panel + P) * kPanel <= block.n;
-    float* y = block.y + row * block.y_stride + panel * kPanel;
     if (plain && block.accumulate) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          V::store(y + p * kPanel, V::add(sums[r * P + p], V::load(y + p * kPanel)));
-        y += block.y_stride;
-      }
-      return;
+      return for_outputs<R, P>(
+          block, row, panel, [&](int i, float* to) __attribute__((always_inline)) {
+            V::store(to, V::add(sums[i], V::load(to)));
+          });
     }
     if (plain) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p)
-          V::store(y + p * kPanel, sums[r * P + p]);
-        y += block.y_stride;
-      }
-      return;
+      return for_outputs<R, P>(
+          block, row, panel, [&](int i, float* to) __attribute__((always_inline)) {
+            V::store(to, sums[i]);
+          });
     }
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
