@@ -16,6 +16,9 @@ using testing::pick;
 using testing::same_bits;
 using testing::World;
 
+/// Of a head: a line of keys of 8 bit.
+constexpr std::size_t kDim = 64;
+
 // fn(backend, dtype, page size) for float, bf16 and fp8 keys, in pages that hold a tile of keys or
 // not.
 template <class Fn>
@@ -40,7 +43,7 @@ TEST(Attention, NeverReadsWhatARowDoesNotSee) {
     const World world{.heads = 4,
                       .kv = {.page_size = page_size,
                              .kv_heads = 2,
-                             .head_dim = 32,
+                             .head_dim = kDim,
                              .dtype = dtype,
                              .lengths = {64}}};
     const Filled full(world);
@@ -71,7 +74,7 @@ TEST(Attention, PagesBehindTheWindowMayBeGone) {
     const World world{.heads = 2,
                       .kv = {.page_size = page_size,
                              .kv_heads = 1,
-                             .head_dim = 32,
+                             .head_dim = kDim,
                              .dtype = dtype,
                              .lengths = {600}},
                       .window = 20};
@@ -103,7 +106,7 @@ void expect_bad_values_stay(const Backend* backend,
   const World world{.heads = 4,
                     .kv = {.page_size = page_size,
                            .kv_heads = 2,
-                           .head_dim = 32,
+                           .head_dim = kDim,
                            .dtype = dtype,
                            .lengths = {40}},
                     .window = window};
@@ -113,8 +116,8 @@ void expect_bad_values_stay(const Backend* backend,
   for (const float bad : {kNan, kInf}) {
     if (is_fp8(dtype) && bad == kInf) continue;  // stored as the largest finite value
     SCOPED_TRACE(bad);
-    filled.k[(17 * 2 + 0) * 32 + 5] = 0;
-    filled.v[(17 * 2 + 1) * 32 + 5] = bad;  // position 17, kv head 1, dimension 5
+    filled.k[(17 * 2 + 0) * kDim + 5] = 0;
+    filled.v[(17 * 2 + 1) * kDim + 5] = bad;  // position 17, kv head 1, dimension 5
     filled.write(*backend, threads);
     const std::vector<float> out = filled.attend(*backend, filled.all(), threads);
     EXPECT_EQ(std::memcmp(out.data(), clean.data(), 17 * filled.row() * sizeof(float)), 0);
@@ -125,20 +128,20 @@ void expect_bad_values_stay(const Backend* backend,
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::size_t position = i / filled.row();
-      const std::size_t head = i / 32 % 4;
-      EXPECT_EQ(std::isfinite(out[i]), !(sees(position) && head >= 2 && i % 32 == 5)) << i;
+      const std::size_t head = i / kDim % 4;
+      EXPECT_EQ(std::isfinite(out[i]), !(sees(position) && head >= 2 && i % kDim == 5)) << i;
     }
     for (const std::size_t position : {16U, 17U, 39U}) {
       EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
                             pick(out, {position}, filled.row())))
           << position;
     }
-    filled.k[(17 * 2 + 0) * 32 + 5] = kNan;  // a NaN score makes all of the row NaN
+    filled.k[(17 * 2 + 0) * kDim + 5] = kNan;  // a NaN score makes all of the row NaN
     filled.write(*backend, threads);
     const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
     for (std::size_t i = 0; i < scores.size(); ++i) {
       const std::size_t position = i / filled.row();
-      if (i / 32 % 4 < 2) {
+      if (i / kDim % 4 < 2) {
         EXPECT_EQ(std::isnan(scores[i]), sees(position)) << i;
       }
     }
@@ -159,17 +162,19 @@ TEST(Attention, NanAndInfStayInTheRowsThatSeeThem) {
 // flushes it to must not depend on how many positions the others of a tile see.
 TEST(Attention, TinySumsAreTheSameBitsInEveryBatch) {
   ThreadPool threads(1);
-  const World world{
-      .heads = 2,
-      .kv = {
-          .page_size = 16, .kv_heads = 1, .head_dim = 32, .dtype = DType::kBf16, .lengths = {100}}};
+  const World world{.heads = 2,
+                    .kv = {.page_size = 16,
+                           .kv_heads = 1,
+                           .head_dim = kDim,
+                           .dtype = DType::kBf16,
+                           .lengths = {100}}};
   for (const Backend* backend : testing::vector_backends()) {
     SCOPED_TRACE(family_name(backend->family()));
     Filled filled(world);
     std::fill(filled.q.begin(), filled.q.end(), 0.0F);
     std::fill(filled.v.begin(), filled.v.end(), 0.0F);
     filled.v[5] = 0x1.8p-126F;
-    filled.v[32 * 32 + 5] = -0x1.82p-126F;
+    filled.v[32 * kDim + 5] = -0x1.82p-126F;
     filled.write(*backend, threads);
     std::vector<std::size_t> chunk;
     for (std::size_t position = 50; position < 82; ++position)
@@ -194,7 +199,7 @@ TEST(Attention, HugeScoresAreOnlyPeaked) {
     const World world{.heads = 2,
                       .kv = {.page_size = page_size,
                              .kv_heads = 1,
-                             .head_dim = 32,
+                             .head_dim = kDim,
                              .dtype = dtype,
                              .lengths = {300}}};
     Filled filled(world);
@@ -204,7 +209,7 @@ TEST(Attention, HugeScoresAreOnlyPeaked) {
       for (std::size_t i = 0; i < filled.q.size(); ++i)
         filled.q[i] = size * (1.0F + static_cast<float>(i % 7) / 8.0F);
       for (std::size_t i = 0; i < filled.k.size(); ++i) {
-        const std::size_t position = i / 32;
+        const std::size_t position = i / kDim;
         filled.k[i] = position == 20 || position == 270 ? size * static_cast<float>(position)
                                                         : static_cast<float>(i % 5);
       }
@@ -214,7 +219,7 @@ TEST(Attention, HugeScoresAreOnlyPeaked) {
       for (std::size_t i = 0; i < out.size(); ++i) {
         const std::size_t position = index[i / filled.row()];
         const std::size_t largest = position < 270 ? 20 : 270;
-        ASSERT_NEAR(out[i], filled.v[largest * 32 + i % 32], 0.02F) << position << " " << i;
+        ASSERT_NEAR(out[i], filled.v[largest * kDim + i % kDim], 0.02F) << position << " " << i;
       }
     }
   });
@@ -231,7 +236,7 @@ TEST(Attention, GrowingScoresAreWeightedByTheirLast) {
           const World world{.heads = 2,
                             .kv = {.page_size = page_size,
                                    .kv_heads = 1,
-                                   .head_dim = 32,
+                                   .head_dim = kDim,
                                    .dtype = dtype,
                                    .lengths = {900}}};
           Filled filled(world);
@@ -239,9 +244,9 @@ TEST(Attention, GrowingScoresAreWeightedByTheirLast) {
           std::fill(filled.k.begin(), filled.k.end(), 0.0F);
           // In two dimensions, such that bf16 holds them: 64 and less.
           for (std::size_t p = 0; p < 900; ++p) {
-            const float scaled = std::sqrt(32.0F) * growth;
-            filled.k[p * 32] = static_cast<float>(p / 64) * 64 * scaled;
-            filled.k[p * 32 + 1] = static_cast<float>(p % 64) * scaled;
+            const float scaled = std::sqrt(static_cast<float>(kDim)) * growth;
+            filled.k[p * kDim] = static_cast<float>(p / 64) * 64 * scaled;
+            filled.k[p * kDim + 1] = static_cast<float>(p % 64) * scaled;
           }
           filled.write(*backend, threads);
           const std::vector<std::size_t> index = {3, 255, 256, 400, 511, 512, 899};

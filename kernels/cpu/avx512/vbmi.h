@@ -1,5 +1,5 @@
 // Values of 8 bit as bf16 by looking up both bytes (AVX512_VBMI): a third of the instructions that
-// moving their parts takes.
+// moving their parts takes, few enough to widen where values are used.
 #pragma once
 
 #include "kernels/api/dtype.h"
@@ -35,17 +35,29 @@ struct WithVbmi : V {
     widen<D>(_mm512_loadu_si512(from), first, second);
   }
 
+  /// Pairs (a, b) of 64 values each: of every 16 those of four into each of `pairs`.
+  template <DType D>
+  static inline __attribute__((always_inline)) void widen_fp8_pairs(Int a, Int b, Int (&pairs)[4]) {
+    join<D>(_mm512_unpacklo_epi8(a, b), &pairs[0], &pairs[1]);
+    join<D>(_mm512_unpackhi_epi8(a, b), &pairs[2], &pairs[3]);
+  }
+
  private:
   template <DType D>
   static inline __attribute__((always_inline)) void widen(Int codes, Int* first, Int* second) {
     // In the order in which unpacking makes neighbours of what is.
     const Int order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    const Int mixed = _mm512_permutexvar_epi64(order, codes);
-    const Int low = look_up(kBytes<D>.low, mixed);
-    const Int magnitude = look_up(kBytes<D>.high, mixed);
-    // magnitude | mixed & sign
+    join<D>(_mm512_permutexvar_epi64(order, codes), first, second);
+  }
+
+  /// Of every 16 codes the first eight as bf16, and the others.
+  template <DType D>
+  static inline __attribute__((always_inline)) void join(Int codes, Int* first, Int* second) {
+    const Int low = look_up(kBytes<D>.low, codes);
+    const Int magnitude = look_up(kBytes<D>.high, codes);
+    // magnitude | codes & sign
     const Int high = _mm512_ternarylogic_epi32(
-        magnitude, mixed, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+        magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
     *first = _mm512_unpacklo_epi8(low, high);
     *second = _mm512_unpackhi_epi8(low, high);
   }

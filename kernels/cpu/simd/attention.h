@@ -12,8 +12,9 @@
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: attention_by_rows.h, the same bits.
-// Keys and values of 8 bit become bf16 first, of several tokens those of a block at a time, of one
-// those of a stride of one head.
+// Keys and values of 8 bit become bf16, in registers where few rows of one token use them (and the
+// processor is quick at it: vbmi.h), and else first: of several tokens those of a block at a time,
+// of one those of a stride of one head.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
 // Bound: decode reads K and V once (in which order: token_asks.h, key_rows.h); prefill is bound by
@@ -21,9 +22,10 @@
 #pragma once
 
 #include "kernels/cpu/simd/byte_copies.h"
+#include "kernels/cpu/simd/byte_sums.h"
+#include "kernels/cpu/simd/float_sums.h"
 #include "kernels/cpu/simd/key_rows.h"
 #include "kernels/cpu/simd/merged_rows.h"
-#include "kernels/cpu/simd/pair_sums.h"
 #include "kernels/cpu/simd/rows.h"
 #include "kernels/cpu/simd/token_asks.h"
 
@@ -35,8 +37,12 @@ class Attention {
   static void run(const AttentionTile& tile) {
     if (tile.dtype == DType::kF32) Attention(tile).template run_as<DType::kF32>();
     if (tile.dtype == DType::kF16) Attention(tile).template run_as<DType::kF16>();
-    if (tile.dtype == DType::kBf16 || Rows<V>::is_fp8(tile.dtype))
-      Attention(tile).template run_as<DType::kBf16>();
+    if (tile.dtype == DType::kBf16 || copies(tile)) Attention(tile).template run_as<DType::kBf16>();
+    if constexpr (kWidens) {
+      if (copies(tile)) return;
+      if (tile.dtype == DType::kFp8E5m2) Attention(tile).template run_as<DType::kFp8E5m2>();
+      if (tile.dtype == DType::kFp8E4m3) Attention(tile).template run_as<DType::kFp8E4m3>();
+    }
   }
 
  private:
@@ -46,6 +52,16 @@ class Attention {
   using Pairs = PairSums<V>;
   using Range = typename Keys::Range;
   using Asks = typename TokenAsks<V>::Asks;
+
+  /// Whether V makes bf16 pairs of bytes where it uses them.
+  static constexpr bool kWidens = requires { &V::template widen_fp8_pairs<DType::kFp8E4m3>; };
+
+  /// Whether keys and values become bf16 in memory first: where V does not widen, and where many
+  /// rows use them.
+  static bool copies(const AttentionTile& tile) {
+    const bool widens = kWidens && tile.tokens == 1 && tile.heads <= 4 && tile.head_dim % 64 == 0;
+    return Rows<V>::is_fp8(tile.dtype) && !widens;
+  }
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
   static constexpr std::size_t kScoreStride = Pairs::kWeightStride;
@@ -70,7 +86,7 @@ class Attention {
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
     row_at_ = keys_.row;
     value_offset_ = tile.value_offset;
-    if (!Rows<V>::is_fp8(tile.dtype)) return;
+    if (!copies(tile)) return;
     std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
     copies_.make(tile,
                  room,
@@ -83,7 +99,7 @@ class Attention {
 
   /// Whether this dtype goes by pairs.
   template <DType D>
-  static constexpr bool kPairs = V::kBf16Pairs&& D == DType::kBf16;
+  static constexpr bool kPairs = V::kBf16Pairs&& D != DType::kF32&& D != DType::kF16;
 
   template <DType D>
   void run_as() {
@@ -239,16 +255,22 @@ class Attention {
   template <DType D, int R, int C, Asks A>
   void score_rows(std::size_t row, std::size_t end, std::size_t offset, Range block) {
     if constexpr (kPairs<D>) {
-      if (dim_ == 128) return score_pairs<R, C, A, 128>(row, end, offset, block);
-      return score_pairs<R, C, A, 0>(row, end, offset, block);
+      if (dim_ == 128) return score_pairs<D, R, C, A, 128>(row, end, offset, block);
+      return score_pairs<D, R, C, A, 0>(row, end, offset, block);
     } else {
+      const float* q = q_ + row * padded_dim_;
       for (std::size_t j = block.begin; j < block.end; j += C) {
         Vec sums[16];
         constexpr int kKeysAtOnce = V::kScoreSums / R;
 #pragma GCC unroll 4
-        for (int c = 0; c < C; c += kKeysAtOnce) {
-          dot<D, R, kKeysAtOnce, C, A>(
-              q_ + row * padded_dim_, j + static_cast<std::size_t>(c), offset, sums + c);
+        for (int first = 0; first < C; first += kKeysAtOnce) {
+          const std::size_t position = j + static_cast<std::size_t>(first);
+          const auto rows = asked<A>(position);
+          const auto ask_line = [&](int c, std::size_t at) __attribute__((always_inline)) {
+            ask<A>(rows(c) + at);
+          };
+          FloatSums<V, D>::template dot<R, kKeysAtOnce, C>(
+              row_at_ + position, offset, q, padded_dim_, dim_, ask_line, sums + first);
         }
         store_scores<R, C>(row, end, j, V::sum16(sums));
       }
@@ -256,7 +278,7 @@ class Attention {
   }
 
   /// The same by pairs. kDim: the dimensions, or 0.
-  template <int R, int C, Asks A, std::size_t kDim>
+  template <DType D, int R, int C, Asks A, std::size_t kDim>
   void score_pairs(std::size_t row, std::size_t end, std::size_t offset, Range block) {
     const std::byte* q = q_pairs_ + row * padded_dim_ * 2;
     for (std::size_t j = block.begin; j < block.end; j += C) {
@@ -265,7 +287,8 @@ class Attention {
         ask<A>(rows(c) + at);
       };
       Vec sums[R][C];
-      Pairs::template dot<R, C, kDim>(row_at_ + j, offset, q, padded_dim_, dim_, ask_line, sums);
+      PairSumsOf<V, D>::template dot<R, C, kDim>(
+          row_at_ + j, offset, q, padded_dim_, dim_, ask_line, sums);
       store_scores<R, C>(row, end, j, V::sum16(&sums[0][0]));
     }
   }
@@ -279,60 +302,6 @@ class Attention {
     for (std::size_t r = 0; r < static_cast<std::size_t>(R) && row + r < end; ++r)
       __builtin_memcpy(
           scores_ + (row + r) * kScoreStride + position, out + r * C, C * sizeof(float));
-  }
-
-  /// sums[r * S + c] of R rows with C keys: as many as there are registers for.
-  template <DType D, int R, int C, int S, Asks A>
-  inline __attribute__((always_inline)) void dot(const float* q,
-                                                 std::size_t position,
-                                                 std::size_t offset,
-                                                 Vec* sums) const {
-    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    const std::byte* const* keys = row_at_ + position;
-    const auto rows = asked<A>(position);
-    Vec acc[R][C];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        acc[r][c] = V::zero();
-    }
-    std::size_t i = 0;
-    for (; i + 16 <= dim_; i += 16) {
-      if (i * kBytes % 64 == 0) {
-#pragma GCC unroll 16
-        for (int c = 0; c < C; ++c)
-          ask<A>(rows(c) + i * kBytes);
-      }
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c) {
-        const Vec key = Rows<V>::template load_as<D>(keys[c] + offset + i * kBytes);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          acc[r][c] =
-              V::fma(V::load(q + static_cast<std::size_t>(r) * padded_dim_ + i), key, acc[r][c]);
-        }
-      }
-    }
-    if (i < dim_) {
-      // Unrolled although it is cold: an index that is not a constant would put the sums into
-      // memory.
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c) {
-        const Vec key = Rows<V>::template load_part_as<D>(keys[c] + offset + i * kBytes, dim_ - i);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          acc[r][c] =
-              V::fma(V::load(q + static_cast<std::size_t>(r) * padded_dim_ + i), key, acc[r][c]);
-        }
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c)
-        sums[r * S + c] = acc[r][c];
-    }
   }
 
   /// Scores of the row's visible positions to weights, in place.
@@ -375,12 +344,13 @@ class Attention {
     };
     if constexpr (kPairs<D>) {
       for (; row + 4 <= rows.end; row += 4)
-        sum_pair_rows<4, 2>(row, asks(), offset, positions);
+        sum_pair_rows<D, 4, 2>(row, asks(), offset, positions);
       if (row + 2 <= rows.end) {
-        sum_pair_rows<2, 4>(row, asks(), offset, positions);
+        sum_pair_rows<D, 2, 4>(row, asks(), offset, positions);
         row += 2;
       }
-      if (row < rows.end) sum_row_pairs(row, asks(), offset, Keys::overlap(seen_[row], positions));
+      if (row < rows.end)
+        sum_row_pairs<D>(row, asks(), offset, Keys::overlap(seen_[row], positions));
       return;
     }
     for (; row + 4 <= rows.end; row += 4)
@@ -421,7 +391,7 @@ class Attention {
 
   /// As sum_rows, by pairs: shared are the pairs that all rows see whole. Positions are whole
   /// pairs, too.
-  template <int R, int C>
+  template <DType D, int R, int C>
   void sum_pair_rows(std::size_t row, Asks asks, std::size_t offset, Range positions) {
     constexpr auto kRows = static_cast<std::size_t>(R);
     Range seen[kRows];
@@ -432,45 +402,48 @@ class Attention {
     }
     if (common.begin >= common.end) {
       for (std::size_t r = 0; r < kRows; ++r)
-        sum_row_pairs(row + r, Asks::kNothing, offset, seen[r]);
+        sum_row_pairs<D>(row + r, Asks::kNothing, offset, seen[r]);
       return;
     }
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_row_pairs(row + r, Asks::kNothing, offset, {seen[r].begin, common.begin});
-    std::size_t at = 0;
-    constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
-    for (; at + kWidth <= dim_; at += kWidth)
-      sum_pair_chunk<R, C>(row, asks, offset, common, at);
-    for (; at < dim_; at += 32)
-      sum_pair_chunk<R, 1>(row, asks, offset, common, at);
+      sum_row_pairs<D>(row + r, Asks::kNothing, offset, {seen[r].begin, common.begin});
+    sum_pair_chunks<D, R, C>(row, asks, offset, common);
     for (std::size_t r = 0; r < kRows; ++r)
-      sum_row_pairs(row + r, Asks::kNothing, offset, {common.end, seen[r].end});
+      sum_row_pairs<D>(row + r, Asks::kNothing, offset, {common.end, seen[r].end});
   }
 
   /// One row over `keys`, whose ends may halve a pair.
+  template <DType D>
   void sum_row_pairs(std::size_t row, Asks asks, std::size_t offset, Range keys) {
-    if (keys.begin >= keys.end) return;
+    if (keys.begin < keys.end) sum_pair_chunks<D, 1, 4>(row, asks, offset, keys);
+  }
+
+  /// R rows, C times 32 dimensions of the values at a time.
+  template <DType D, int R, int C>
+  void sum_pair_chunks(std::size_t row, Asks asks, std::size_t offset, Range keys) {
+    constexpr int kLeast = PairSumsOf<V, D>::kLineParts;
+    constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
     std::size_t at = 0;
-    for (; at + 128 <= dim_; at += 128)
-      sum_pair_chunk<1, 4>(row, asks, offset, keys, at);
-    for (; at < dim_; at += 32)
-      sum_pair_chunk<1, 1>(row, asks, offset, keys, at);
+    for (; at + kWidth <= dim_; at += kWidth)
+      sum_pair_chunk<D, R, C>(row, asks, offset, keys, at);
+    for (; at < dim_; at += static_cast<std::size_t>(kLeast) * 32)
+      sum_pair_chunk<D, R, kLeast>(row, asks, offset, keys, at);
   }
 
-  /// R rows, C times 32 dimensions of the values from `at` on. Of 32 dimensions, the two vectors of
-  /// a part hold what V::interleave made neighbours.
-  template <int R, int C>
+  /// R rows, C times 32 dimensions of the values from `at` on; how a part has them: mixed.h.
+  template <DType D, int R, int C>
   void sum_pair_chunk(std::size_t row, Asks asks, std::size_t offset, Range keys, std::size_t at) {
-    if (asks == Asks::kToken) return sum_pair_chunk<R, C, Asks::kToken>(row, offset, keys, at);
-    if (asks == Asks::kRows) return sum_pair_chunk<R, C, Asks::kRows>(row, offset, keys, at);
-    sum_pair_chunk<R, C, Asks::kNothing>(row, offset, keys, at);
+    if (asks == Asks::kToken) return sum_pair_chunk<D, R, C, Asks::kToken>(row, offset, keys, at);
+    if (asks == Asks::kRows) return sum_pair_chunk<D, R, C, Asks::kRows>(row, offset, keys, at);
+    sum_pair_chunk<D, R, C, Asks::kNothing>(row, offset, keys, at);
   }
 
-  template <int R, int C, Asks A>
+  template <DType D, int R, int C, Asks A>
   void sum_pair_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
+    using Sums = PairSumsOf<V, D>;
     float* part = merged_.part(row) + at;
     const std::byte* weights = weights_ + row * kScoreStride * 2;
-    const std::size_t offset = head_offset + value_offset_ + at * 2;
+    const std::size_t offset = head_offset + value_offset_ + at * Sums::kBytes;
     const std::size_t count = dim_ - at;
     Vec acc[R][2 * C];
 #pragma GCC unroll 8
@@ -481,7 +454,7 @@ class Attention {
     }
     std::size_t j = keys.begin / 2 * 2;
     if (j < keys.begin) {
-      Pairs::template add<R, C, Pairs::kOdd>(
+      Sums::template add<R, C, Pairs::kOdd>(
           nullptr, row_at_[j + 1] + offset, weights + j * 2, count, acc);
       j += 2;
     }
@@ -490,14 +463,14 @@ class Attention {
 #pragma GCC unroll 2
       for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c)
-          ask<A>(rows(k) + at * 2 + c * 64);
+        for (int line = 0; line < C / Sums::kLineParts; ++line)
+          ask<A>(rows(k) + at * Sums::kBytes + line * 64);
       }
-      Pairs::template add<R, C, Pairs::kBoth>(
+      Sums::template add<R, C, Pairs::kBoth>(
           row_at_[j] + offset, row_at_[j + 1] + offset, weights + j * 2, count, acc);
     }
     if (j < keys.end) {
-      Pairs::template add<R, C, Pairs::kEven>(
+      Sums::template add<R, C, Pairs::kEven>(
           row_at_[j] + offset, nullptr, weights + j * 2, count, acc);
     }
 #pragma GCC unroll 8
@@ -575,7 +548,11 @@ class Attention {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t row = 0; row < rows_; ++row) {
       float* out = tile_.out + row / heads * tile_.out_stride + row % heads * dim_;
-      merged_.template write<kPairs<D>>(row, dim_, out);
+      if constexpr (kPairs<D>) {
+        merged_.template write<PairSumsOf<V, D>::kMixed>(row, dim_, out);
+      } else {
+        merged_.template write<0>(row, dim_, out);
+      }
     }
   }
 

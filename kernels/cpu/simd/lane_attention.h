@@ -79,7 +79,7 @@ class LaneAttention {
       for (std::size_t g = 0; g < rows_.group_count(); ++g)
         merge(g);
     }
-    rows_.template write<false>(merged_, dim_, sums_.sums());
+    rows_.template write<0>(merged_, dim_, sums_.sums());
   }
 
   template <class Fn>

@@ -236,9 +236,8 @@ class LaneRows {
     return tile_.out + row / heads * tile_.out_stride + row % heads * tile_.head_dim;
   }
 
-  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns]; kMixed: their
-  /// dimensions lie as V::interleave leaves them.
-  template <bool kMixed>
+  /// Rows of results times 1 / sums[group][lane]. `values`: [row][columns]; kMixed: mixed.h.
+  template <std::size_t kMixed>
   void write(const float* values, std::size_t columns, const float* sums) const {
     const std::size_t heads = tile_.kv_heads * tile_.heads;
     for (std::size_t g = 0; g < group_count_; ++g) {

@@ -58,10 +58,10 @@ class MergedRows {
     }
   }
 
-  /// O / L.
-  template <bool kPairs>
+  /// O / L; kMixed: mixed.h.
+  template <std::size_t kMixed>
   void write(std::size_t row, std::size_t dim, float* out) const {
-    Mixed<V>::template scale_row<kPairs>(merged_ + row * stride_, 1.0F / sum_[row], dim, out);
+    Mixed<V>::template scale_row<kMixed>(merged_ + row * stride_, 1.0F / sum_[row], dim, out);
   }
 
  private:

@@ -87,7 +87,7 @@ class PairAttention {
       for (std::size_t g = 0; g < rows_.group_count(); ++g)
         finish(g);
     }
-    rows_.template write<true>(merged_, dim_, sums_.sums());
+    rows_.template write<32>(merged_, dim_, sums_.sums());
   }
 
   void score_block() {

@@ -14,6 +14,10 @@ template <class V>
 struct PairSums {
   using Vec = typename V::Vec;
 
+  static constexpr std::size_t kBytes = 2;   ///< of a value
+  static constexpr int kLineParts = 1;       ///< times 32 dimensions that come together
+  static constexpr std::size_t kMixed = 32;  ///< how add() leaves dimensions: mixed.h
+
   /// Weights from one row to the next: a block and a tile of keys.
   static constexpr std::size_t kWeightStride = kKeyBlock + 16;
 
@@ -59,6 +63,14 @@ struct PairSums {
   static constexpr std::uint32_t kOdd = 0xffff0000U;
   static constexpr std::uint32_t kBoth = kEven | kOdd;
 
+  /// Two positions' weights of row r, in all lanes.
+  template <std::uint32_t kSeen>
+  static inline __attribute__((always_inline)) auto weight_of(const std::byte* weights, int r) {
+    std::uint32_t two = 0;
+    __builtin_memcpy(&two, weights + static_cast<std::size_t>(r) * kWeightStride * 2, sizeof(two));
+    return V::int_broadcast(two & kSeen);
+  }
+
   /// Adds two positions' values, C times 32 dimensions of which `count` are there, times the
   /// weights of R rows. Of a position that is not seen the weight may be another row's, and its
   /// value is not there, so both sides are zero.
@@ -87,10 +99,7 @@ struct PairSums {
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      std::uint32_t two = 0;
-      __builtin_memcpy(
-          &two, weights + static_cast<std::size_t>(r) * kWeightStride * 2, sizeof(two));
-      const auto weight = V::int_broadcast(two & kSeen);
+      const auto weight = weight_of<kSeen>(weights, r);
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         acc[r][2 * c] = V::dot2(acc[r][2 * c], weight, low[c]);

@@ -8,10 +8,10 @@
 
 namespace tandem::kernels::cpu {
 
-/// The order of asking is that of memory (keys_ahead.h). By pairs the order of reading is another
-/// one: each head goes over several pages before the next head does, which other families gain
-/// nothing by. Which rows are asked for is settled before a unit, so that between products nothing
-/// is left to decide; that takes runs of some rows in whole lines.
+/// The order of asking is that of memory (keys_ahead.h). Of bf16 by pairs the order of reading is
+/// another one: each head goes over several pages before the next head does, which other families
+/// and keys of 8 bit gain nothing by. Which rows are asked for is settled before a unit, so that
+/// between products nothing is left to decide; that takes runs of some rows in whole lines.
 template <class V>
 class TokenAsks {
  public:
@@ -104,7 +104,7 @@ class TokenAsks {
   static constexpr std::size_t kBytesAhead = 32 * 1024;
 
   static bool by_pairs(const AttentionTile& tile) {
-    return V::kBf16Pairs && tile.dtype != DType::kF32 && tile.dtype != DType::kF16;
+    return V::kBf16Pairs && tile.dtype == DType::kBf16;
   }
 
   /// The next lines, if they follow each other; null: they are asked for.
