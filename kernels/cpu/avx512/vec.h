@@ -306,6 +306,15 @@ struct Avx512Vec {
     *high = _mm512_unpackhi_epi16(a, b);
   }
 
+  static void interleave_quarters(Vec a, Vec b, Vec* first, Vec* second) {
+    const __m512d c = _mm512_castps_pd(a);
+    const __m512d d = _mm512_castps_pd(b);
+    const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    *first = _mm512_castpd_ps(_mm512_permutex2var_pd(c, lower, d));
+    *second = _mm512_castpd_ps(_mm512_permutex2var_pd(c, upper, d));
+  }
+
   static Int load_table(const void* from) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(from)));
   }

@@ -356,6 +356,15 @@ struct GenericVec {
     }
   }
 
+  /// The quarters of a and b in turn, those of their first halves into `first`.
+  static void interleave_quarters(Vec a, Vec b, Vec* first, Vec* second) {
+    for (int i = 0; i < 16; ++i) {
+      const Vec& from = i / 4 % 2 == 0 ? a : b;
+      first->lane[i] = from.lane[i / 8 * 4 + i % 4];
+      second->lane[i] = from.lane[8 + i / 8 * 4 + i % 4];
+    }
+  }
+
   static std::uint32_t byte_at(const Int& v, int i) {
     return static_cast<std::uint32_t>(v.lane[i / 4]) >> i % 4 * 8 & 0xffU;
   }

@@ -136,17 +136,16 @@ class KeysAhead {
   /// To the next lines, if there are any.
   __attribute__((noinline)) void step() {
     head_ += streams_;
-    if (head_ == tile_->kv_heads) {
-      head_ = 0;
-      begin_ = end_;
-      if (begin_ == block_end_) {
-        if (values_) {
-          begin_block(block_end_);
-          if (block_begin_ >= limit_) return enter_next();
-        } else {
-          values_ = true;
-          begin_ = block_begin_;
-        }
+    if (head_ < tile_->kv_heads) return aim_at_head();
+    head_ = 0;
+    begin_ = end_;
+    if (begin_ == block_end_) {
+      if (values_) {
+        begin_block(block_end_);
+        if (block_begin_ >= limit_) return enter_next();
+      } else {
+        values_ = true;
+        begin_ = block_begin_;
       }
     }
     aim();
@@ -173,12 +172,17 @@ class KeysAhead {
     const std::size_t run_end = begin_ / kRunMost * kRunMost + kRunMost;
     end_ = page_end < run_end ? page_end : run_end;
     end_ = end_ < block_end_ ? end_ : block_end_;
-    const std::byte* from =
-        tile.keys + static_cast<std::size_t>(tile.pages[page]) * tile.page_stride_bytes +
-        slot * tile.row_bytes + head_ * tile.kv_head_stride + (values_ ? tile.value_offset : 0);
+    run_ = tile.keys + static_cast<std::size_t>(tile.pages[page]) * tile.page_stride_bytes +
+           slot * tile.row_bytes + (values_ ? tile.value_offset : 0);
+    run_bytes_ = (end_ - begin_) * tile.row_bytes;
+    aim_at_head();
+  }
+
+  void aim_at_head() {
+    const std::byte* from = run_ + head_ * tile_->kv_head_stride;
     const std::size_t shift = reinterpret_cast<std::uintptr_t>(from) % kLine;
     from_ = from - shift;
-    left_ = (shift + (end_ - begin_) * tile.row_bytes + kLine - 1) / kLine;
+    left_ = (shift + run_bytes_ + kLine - 1) / kLine;
     left_ = left_ < turns_ ? left_ : turns_;
     turns_ -= left_;
   }
@@ -195,7 +199,9 @@ class KeysAhead {
   std::size_t block_end_ = 0;
   std::size_t begin_ = 0;  ///< positions of the run
   std::size_t end_ = 0;
-  std::size_t head_ = 0;  ///< the first of those that take turns
+  const std::byte* run_ = nullptr;  ///< of the first head
+  std::size_t run_bytes_ = 0;       ///< of each
+  std::size_t head_ = 0;            ///< the first of those that take turns
   bool values_ = false;
   const std::byte* from_ = nullptr;  ///< of that head
   std::size_t left_ = 0;             ///< lines of each head's run

@@ -1,7 +1,7 @@
 // Rows whose dimensions interleaving mixed.
 #pragma once
 
-#include "kernels/cpu/simd/table.h"
+#include "kernels/cpu/simd/rows.h"
 
 namespace tandem::kernels::cpu {
 
@@ -14,28 +14,31 @@ struct Mixed {
   static void scale_row(const float* row, float factor, std::size_t dim, float* out) {
     constexpr std::size_t kOnce = kMixed == 0 ? 32 : kMixed;
     const auto factors = V::broadcast(factor);
+    typename V::Vec values[kOnce / 16];
     for (std::size_t i = 0; i < dim; i += kOnce) {
-      const bool whole = dim - i >= kOnce;
-      alignas(64) float values[kOnce];
-      float* to = kMixed == 0 && whole ? out + i : values;
-      for (std::size_t j = 0; j < kOnce; j += 16)
-        V::store(to + j, V::mul(V::load(row + i + j), factors));
-      if (!whole) {
-        for (std::size_t j = 0; i + j < dim; ++j)
-          out[i + j] = values[place_of<kMixed>(j)];
-      } else if (kMixed != 0) {
-        for (std::size_t j = 0; j < kOnce; j += 4)
-          __builtin_memcpy(out + i + j, values + place_of<kMixed>(j), 4 * sizeof(float));
+      for (std::size_t j = 0; j < kOnce / 16; ++j)
+        values[j] = V::mul(V::load(row + i + j * 16), factors);
+      put_in_order<kMixed>(values);
+      for (std::size_t j = 0; j < kOnce / 16 && i + j * 16 < dim; ++j) {
+        float* to = out + i + j * 16;
+        const std::size_t left = dim - i - j * 16;
+        left < 16 ? Rows<V>::store_part(to, values[j], left) : V::store(to, values[j]);
       }
     }
   }
 
-  /// Where dimension i of kMixed is: of every quarter of these, four in each vector of 16.
-  template <std::size_t kMixed>
-  static std::size_t place_of(std::size_t i) {
-    if constexpr (kMixed == 0) return i;
-    constexpr std::size_t kQuarter = kMixed == 0 ? 1 : kMixed / 4;
-    return i % kQuarter / 4 * 16 + i / kQuarter * 4 + i % 4;
+ private:
+  /// Of every quarter of the dimensions each vector has four.
+  template <std::size_t kMixed, class Values>
+  static inline __attribute__((always_inline)) void put_in_order(Values& v) {
+    if constexpr (kMixed == 32) V::interleave_quarters(v[0], v[1], &v[0], &v[1]);
+    if constexpr (kMixed == 64) {
+      Values pairs;
+      V::interleave_quarters(v[0], v[2], &pairs[0], &pairs[1]);
+      V::interleave_quarters(v[1], v[3], &pairs[2], &pairs[3]);
+      V::interleave_quarters(pairs[0], pairs[2], &v[0], &v[1]);
+      V::interleave_quarters(pairs[1], pairs[3], &v[2], &v[3]);
+    }
   }
 };
 
