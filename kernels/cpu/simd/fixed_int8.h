@@ -94,21 +94,28 @@ struct FixedInt8Tile {
 
   /// 32 values from `at` on, zeros behind k, to words of four upper and of four lower bytes.
   static void split(const float* x, std::size_t at, std::size_t k, Vec per_unit, std::byte* line) {
-    alignas(64) std::int8_t upper[32];
-    alignas(64) std::int8_t lower[32];
-    for (std::size_t i = 0; i < 32; i += 16) {
-      const Vec fixed = whole(V::mul(Rows<V>::load_within(x, at + i, k), per_unit));
+    Vec upper[2];
+    Vec lower[2];
+#pragma GCC unroll 2
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Vec fixed = whole(V::mul(Rows<V>::load_within(x, at + i * 16, k), per_unit));
       // A quarter more, so that none lies in the middle: 128 is the next one's -128.
-      const Vec up = V::mul(V::add(fixed, V::broadcast(0.25F)), V::broadcast(0x1p-8F));
-      const Vec top = whole(up);
-      V::store_int8(upper + i, top);
-      V::store_int8(lower + i, V::sub(fixed, V::mul(top, V::broadcast(256.0F))));
+      upper[i] = whole(V::mul(V::add(fixed, V::broadcast(0.25F)), V::broadcast(0x1p-8F)));
+      lower[i] = V::sub(fixed, V::mul(upper[i], V::broadcast(256.0F)));
     }
-    for (std::size_t word = 0; word < 8; ++word) {
-      __builtin_memcpy(line + word * 8, upper + word * 4, 4);
-      __builtin_memcpy(line + word * 8 + 4, lower + word * 4, 4);
+    if constexpr (V::kOffsetBytes) {
+      V::store_offset_pairs(line, upper[0], lower[0], upper[1], lower[1]);
+    } else {
+      alignas(64) std::int8_t bytes[2][32];
+      for (std::size_t i = 0; i < 2; ++i) {
+        V::store_int8(bytes[0] + i * 16, upper[i]);
+        V::store_int8(bytes[1] + i * 16, lower[i]);
+      }
+      for (std::size_t word = 0; word < 8; ++word) {
+        __builtin_memcpy(line + word * 8, bytes[0] + word * 4, 4);
+        __builtin_memcpy(line + word * 8 + 4, bytes[1] + word * 4, 4);
+      }
     }
-    if constexpr (V::kOffsetBytes) Int8DynamicTile<V>::offset(line);
   }
 
   /// The nearest integer, even of two, of magnitudes below 2^22.
