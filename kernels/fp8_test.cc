@@ -162,7 +162,7 @@ TEST(Fp8, AttentionIsThatOverTheSameValuesInBf16) {
   ThreadPool threads(2);
   for (const DType dtype : kBoth) {
     for (const std::size_t page_size : {4U, 16U, 64U}) {
-      for (const std::size_t head_dim : {32U, 128U, 40U, 96U, 112U}) {
+      for (const std::size_t head_dim : {32U, 64U, 128U, 192U, 40U, 96U, 112U}) {
         World world{.heads = 4,
                     .kv = {.page_size = page_size,
                            .kv_heads = 2,

@@ -202,6 +202,29 @@ TEST(TokenAsks, EachRowOfBothTokensAtMostOnceAndBeforeItIsRead) {
   each_row_at_most_once<false>();
 }
 
+// Measured: kernels/cpu/simd/token_asks.h.
+TEST(TokenAsks, HeadsOfBf16TakeTurnsAfterMorePositions) {
+  const auto stride = [](DType dtype, std::size_t row_bytes, std::size_t page_size) {
+    const std::int32_t position = 99;
+    const std::vector<std::int32_t> pages(100, 0);
+    std::vector<std::byte> memory(page_size * row_bytes * 4);
+    AttentionTile tile{};
+    tile.position = &position;
+    tile.tokens = 1;
+    tile.dtype = dtype;
+    tile.kv_heads = 2;
+    tile.pages = pages.data();
+    tile.keys = memory.data();
+    tile.kv_head_stride = page_size * row_bytes;
+    tile.row_bytes = row_bytes;
+    tile.page_size = page_size;
+    return TokenAsks<Vectors<true>>(tile, memory.data()).stride();
+  };
+  EXPECT_EQ(stride(DType::kBf16, 256, 16), 64U);
+  EXPECT_EQ(stride(DType::kFp8E4m3, 128, 16), 16U);
+  EXPECT_EQ(stride(DType::kFp8E4m3, 128, 32), 32U);
+}
+
 TEST(TokenAsks, TakesRunsOfSomeWholeLines) {
   using Asks = TokenAsks<Vectors<true>>;
   AttentionTile tile{};

@@ -85,13 +85,6 @@ struct GenericTileVec : GenericVec {
     });
   }
 
-  /// 32 values in order, of two vectors as interleave() mixes them.
-  static void unmix(const Vec& low, const Vec& high, Vec* first, Vec* second) {
-    const auto at = [&](int i) { return (i % 8 < 4 ? low : high).lane[i / 8 * 4 + i % 4]; };
-    *first = each(at);
-    *second = each([&](int i) { return at(i + 16); });
-  }
-
   /// Lane i: the largest of v[i].
   static Vec max16(const Vec* v) {
     return each([&](int i) {

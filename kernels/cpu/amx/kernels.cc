@@ -93,12 +93,6 @@ struct Avx512TileVec : WithVbmi<Avx512Vec> {
     const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(order));
   }
-
-  static void unmix(Vec low, Vec high, Vec* first, Vec* second) {
-    const Int order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    *first = _mm512_permutex2var_ps(low, order, high);
-    *second = _mm512_permutex2var_ps(low, _mm512_add_epi32(order, _mm512_set1_epi32(8)), high);
-  }
 };
 
 template <class T>

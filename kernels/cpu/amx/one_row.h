@@ -41,9 +41,10 @@ class OneRow {
   using Tiles = PanelTiles<V, W>;
   static constexpr std::size_t kStepLines = kTileHeight;
   static_assert(kStepLines * 2 == kStepK, "a line is a pair of k");
-  static constexpr std::size_t kAheadSteps = kMakes ? 4 : PanelAsks<V>::kAheadBytes / W::kMadeOf;
   /// Panels side by side: four streams are read fastest.
   static constexpr std::size_t kWide = 4;
+  static constexpr std::size_t kAheadSteps =
+      kMakes ? 4 : PanelAsks<V>::template kAheadBytes<kWide> / W::kMadeOf;
   /// Scratch: the row as tiles have it, as f32, sums of panels, B tiles that are made.
   static constexpr std::size_t kXAt = kMostK * 2;
   static constexpr std::size_t kSumsAt = kXAt + kMostK * 4;

@@ -173,7 +173,7 @@ class TileSums {
     for (std::size_t i = 0; i < dim; i += 32, row += 2 * stride) {
       Vec low;
       Vec high;
-      V::unmix(V::load(row), V::load(row + stride), &low, &high);
+      V::interleave_quarters(V::load(row), V::load(row + stride), &low, &high);
       low = V::mul(V::add(low, V::zero()), inverse);
       high = V::mul(V::add(high, V::zero()), inverse);
       nan |= store(out, i, dim, low);

@@ -356,7 +356,8 @@ struct GenericVec {
     }
   }
 
-  /// The quarters of a and b in turn, those of their first halves into `first`.
+  /// The quarters of a and b in turn, those of their first halves into `first`. Results may be
+  /// where a and b were.
   static void interleave_quarters(Vec a, Vec b, Vec* first, Vec* second) {
     for (int i = 0; i < 16; ++i) {
       const Vec& from = i / 4 % 2 == 0 ? a : b;

@@ -12,9 +12,9 @@
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: attention_by_rows.h, the same bits.
-// Keys and values of 8 bit become bf16, in registers where few rows of one token use them (and the
-// processor is quick at it: vbmi.h), and else first: of several tokens those of a block at a time,
-// of one those of a stride of one head.
+// Keys and values of 8 bit become bf16, in registers where few rows of one token use whole lines of
+// them (and the processor is quick at it: vbmi.h), and else first: of several tokens those of a
+// block at a time, of one those of a stride of one head.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
 // Bound: decode reads K and V once (in which order: token_asks.h, key_rows.h); prefill is bound by
@@ -54,10 +54,12 @@ class Attention {
   using Asks = typename TokenAsks<V>::Asks;
 
   /// Whether V makes bf16 pairs of bytes where it uses them.
-  static constexpr bool kWidens = requires { &V::template widen_fp8_pairs<DType::kFp8E4m3>; };
+  static constexpr bool kWidens = V::kBf16Pairs && requires {
+    &V::template widen_fp8_pairs<DType::kFp8E4m3>;
+  };
 
-  /// Whether keys and values become bf16 in memory first: where V does not widen, and where many
-  /// rows use them.
+  /// Whether keys and values become bf16 in memory first: where V does not widen, where many rows
+  /// use them, and where theirs are not whole lines.
   static bool copies(const AttentionTile& tile) {
     const bool widens = kWidens && tile.tokens == 1 && tile.heads <= 4 && tile.head_dim % 64 == 0;
     return Rows<V>::is_fp8(tile.dtype) && !widens;
@@ -351,17 +353,17 @@ class Attention {
       }
       if (row < rows.end)
         sum_row_pairs<D>(row, asks(), offset, Keys::overlap(seen_[row], positions));
-      return;
-    }
-    for (; row + 4 <= rows.end; row += 4)
-      sum_rows<D, 4, V::kValueChunks>(row, asks(), offset, positions);
-    if (row + 2 <= rows.end) {
-      sum_rows<D, 2, V::kValueChunksTwoRows>(row, asks(), offset, positions);
-      row += 2;
-    }
-    if (row < rows.end) {
-      sum_keys<D, 1, V::kValueChunksOneRow>(
-          row, asks(), offset, Keys::overlap(seen_[row], positions));
+    } else {
+      for (; row + 4 <= rows.end; row += 4)
+        sum_rows<D, 4, V::kValueChunks>(row, asks(), offset, positions);
+      if (row + 2 <= rows.end) {
+        sum_rows<D, 2, V::kValueChunksTwoRows>(row, asks(), offset, positions);
+        row += 2;
+      }
+      if (row < rows.end) {
+        sum_keys<D, 1, V::kValueChunksOneRow>(
+            row, asks(), offset, Keys::overlap(seen_[row], positions));
+      }
     }
   }
 
@@ -421,7 +423,7 @@ class Attention {
   /// R rows, C times 32 dimensions of the values at a time.
   template <DType D, int R, int C>
   void sum_pair_chunks(std::size_t row, Asks asks, std::size_t offset, Range keys) {
-    constexpr int kLeast = PairSumsOf<V, D>::kLineParts;
+    constexpr auto kLeast = static_cast<int>(PairSumsOf<V, D>::kLineParts);
     constexpr auto kWidth = static_cast<std::size_t>(C) * 32;
     std::size_t at = 0;
     for (; at + kWidth <= dim_; at += kWidth)
@@ -463,7 +465,7 @@ class Attention {
 #pragma GCC unroll 2
       for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 8
-        for (int line = 0; line < C / Sums::kLineParts; ++line)
+        for (std::size_t line = 0; line < C / Sums::kLineParts; ++line)
           ask<A>(rows(k) + at * Sums::kBytes + line * 64);
       }
       Sums::template add<R, C, Pairs::kBoth>(

@@ -8,52 +8,20 @@ namespace tandem::kernels::cpu {
 
 /// V with widen_fp8_pairs(), as of vbmi.h; D: kFp8E5m2 or kFp8E4m3. Dimensions are whole lines.
 template <class V, DType D>
-struct ByteSums {
+struct ByteSums : PairDots<V, ByteSums<V, D>> {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
   using Pairs = PairSums<V>;
 
   static constexpr std::size_t kBytes = 1;
-  static constexpr int kLineParts = 2;
+  static constexpr std::size_t kLineParts = 2;
   static constexpr std::size_t kMixed = 64;
 
-  /// As PairSums::dot.
-  template <int R, int C, std::size_t kDim, class Ask>
-  static inline __attribute__((always_inline)) void dot(const std::byte* const* keys,
-                                                        std::size_t offset,
-                                                        const std::byte* q,
-                                                        std::size_t q_stride,
-                                                        std::size_t dim,
-                                                        Ask ask,
-                                                        Vec (&acc)[R][C]) {
-#pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-        acc[r][c] = V::zero();
-      const std::byte* key = keys[c] + offset;
-      const auto step = [&](std::size_t i) __attribute__((always_inline)) {
-        ask(c, i);
-        Int halves[2];
-        V::template widen_fp8<D>(key + i, &halves[0], &halves[1]);
-#pragma GCC unroll 2
-        for (std::size_t half = 0; half < 2; ++half) {
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) {
-            const std::size_t at = static_cast<std::size_t>(r) * q_stride + i + half * 32;
-            acc[r][c] = V::dot2(acc[r][c], V::int_load(q + at * 2), halves[half]);
-          }
-        }
-      };
-      if constexpr (kDim != 0) {
-#pragma GCC unroll 16
-        for (std::size_t i = 0; i < kDim; i += 64)
-          step(i);
-      } else {
-        for (std::size_t i = 0; i < dim; i += 64)
-          step(i);
-      }
-    }
+  /// 64 dimensions of a row, all of which are there.
+  static inline __attribute__((always_inline)) void load_line(const std::byte* from,
+                                                              std::size_t /*left*/,
+                                                              Int (&halves)[2]) {
+    V::template widen_fp8<D>(from, &halves[0], &halves[1]);
   }
 
   /// As PairSums::add, of whole lines: C is even.

@@ -106,14 +106,15 @@ struct FixedInt8Tile {
     if constexpr (V::kOffsetBytes) {
       V::store_offset_pairs(line, upper[0], lower[0], upper[1], lower[1]);
     } else {
-      alignas(64) std::int8_t bytes[2][32];
+      alignas(64) std::int8_t upper_bytes[32];
+      alignas(64) std::int8_t lower_bytes[32];
       for (std::size_t i = 0; i < 2; ++i) {
-        V::store_int8(bytes[0] + i * 16, upper[i]);
-        V::store_int8(bytes[1] + i * 16, lower[i]);
+        V::store_int8(upper_bytes + i * 16, upper[i]);
+        V::store_int8(lower_bytes + i * 16, lower[i]);
       }
       for (std::size_t word = 0; word < 8; ++word) {
-        __builtin_memcpy(line + word * 8, bytes[0] + word * 4, 4);
-        __builtin_memcpy(line + word * 8 + 4, bytes[1] + word * 4, 4);
+        __builtin_memcpy(line + word * 8, upper_bytes + word * 4, 4);
+        __builtin_memcpy(line + word * 8 + 4, lower_bytes + word * 4, 4);
       }
     }
   }

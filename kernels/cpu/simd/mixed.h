@@ -7,11 +7,12 @@ namespace tandem::kernels::cpu {
 
 template <class V>
 struct Mixed {
-  /// out[i] = factor * row[i] for `dim` dimensions; `row` is padded to whole kMixed (or 32), which
-  /// says of how many dimensions at a time the vectors mix them: of 32 as V::interleave does, of 64
-  /// as V::widen_fp8_pairs(); none where it is 0.
+  /// out[i] = factor * row[i] for `dim` dimensions. kMixed: how many of them are mixed with each
+  /// other, 32 as V::interleave() does, 64 as V::widen_fp8_pairs(), or none (0). `row` is padded to
+  /// whole kMixed, or 32.
   template <std::size_t kMixed>
   static void scale_row(const float* row, float factor, std::size_t dim, float* out) {
+    static_assert(kMixed == 0 || kMixed == 32 || kMixed == 64);
     constexpr std::size_t kOnce = kMixed == 0 ? 32 : kMixed;
     const auto factors = V::broadcast(factor);
     typename V::Vec values[kOnce / 16];

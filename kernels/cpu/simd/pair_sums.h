@@ -9,18 +9,9 @@
 
 namespace tandem::kernels::cpu {
 
-/// V with dot2(), as of bf16.h.
-template <class V>
-struct PairSums {
-  using Vec = typename V::Vec;
-
-  static constexpr std::size_t kBytes = 2;   ///< of a value
-  static constexpr int kLineParts = 1;       ///< times 32 dimensions that come together
-  static constexpr std::size_t kMixed = 32;  ///< how add() leaves dimensions: mixed.h
-
-  /// Weights from one row to the next: a block and a tile of keys.
-  static constexpr std::size_t kWeightStride = kKeyBlock + 16;
-
+/// Scores. Lines: how keys lie in memory and become bf16, PairSums or ByteSums.
+template <class V, class Lines>
+struct PairDots {
   /// The products of R rows of q, `q_stride` elements apart, with C keys. kDim: the number of
   /// dimensions where it is a common one, or 0. Key by key, for memory is fastest in its own order.
   /// ask(key, byte): for a line with each that is read.
@@ -31,7 +22,8 @@ struct PairSums {
                                                         std::size_t q_stride,
                                                         std::size_t dim,
                                                         Ask ask,
-                                                        Vec (&acc)[R][C]) {
+                                                        typename V::Vec (&acc)[R][C]) {
+    constexpr std::size_t kDims = Lines::kLineParts * 32;
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 16
@@ -39,23 +31,47 @@ struct PairSums {
         acc[r][c] = V::zero();
       const std::byte* key = keys[c] + offset;
       const auto step = [&](std::size_t i, std::size_t left) __attribute__((always_inline)) {
-        ask(c, i * 2);
-        const auto halves = load_halves(key + i * 2, left);
+        ask(c, i * Lines::kBytes);
+        typename V::Int halves[Lines::kLineParts];
+        Lines::load_line(key + i * Lines::kBytes, left, halves);
+#pragma GCC unroll 2
+        for (std::size_t part = 0; part < Lines::kLineParts; ++part) {
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const auto pairs = V::int_load(q + (static_cast<std::size_t>(r) * q_stride + i) * 2);
-          acc[r][c] = V::dot2(acc[r][c], pairs, halves);
+          for (int r = 0; r < R; ++r) {
+            const std::size_t at = static_cast<std::size_t>(r) * q_stride + i + part * 32;
+            acc[r][c] = V::dot2(acc[r][c], V::int_load(q + at * 2), halves[part]);
+          }
         }
       };
       if constexpr (kDim != 0) {
 #pragma GCC unroll 16
-        for (std::size_t i = 0; i < kDim; i += 32)
-          step(i, 32);
+        for (std::size_t i = 0; i < kDim; i += kDims)
+          step(i, kDims);
       } else {
-        for (std::size_t i = 0; i < dim; i += 32)
+        for (std::size_t i = 0; i < dim; i += kDims)
           step(i, dim - i);
       }
     }
+  }
+};
+
+/// V with dot2(), as of bf16.h.
+template <class V>
+struct PairSums : PairDots<V, PairSums<V>> {
+  using Vec = typename V::Vec;
+
+  static constexpr std::size_t kBytes = 2;      ///< of a value
+  static constexpr std::size_t kLineParts = 1;  ///< times 32 dimensions that come together
+  static constexpr std::size_t kMixed = 32;     ///< how add() leaves dimensions: mixed.h
+
+  /// Weights from one row to the next: a block and a tile of keys.
+  static constexpr std::size_t kWeightStride = kKeyBlock + 16;
+
+  /// 32 dimensions of a row, of which `left` are there.
+  static inline __attribute__((always_inline)) void load_line(const std::byte* from,
+                                                              std::size_t left,
+                                                              typename V::Int (&halves)[1]) {
+    halves[0] = load_halves(from, left);
   }
 
   /// Lanes of a pair of weights whose positions are seen.

@@ -9,9 +9,11 @@ namespace tandem::kernels::cpu {
 /// V is there so that each instruction set has an instance of its own (see table.h).
 template <class V>
 struct PanelAsks {
-  /// Distance of the prefetch of weights for a few rows in AheadInPanels: the hardware alone left
-  /// them at half of the memory bandwidth.
-  static constexpr std::size_t kAheadBytes = 2048;
+  /// Distance of the prefetch of weights for a few rows in AheadInPanels, in each of P panels: the
+  /// hardware alone left them at half of the memory bandwidth. 8 KiB in all, since of more than
+  /// some 150 lines on their way at once processors forget some (docs/kernels.md).
+  template <int P>
+  static constexpr std::size_t kAheadBytes = 8192 / P;
   /// Tiles of more rows than this ask for the panels of the next tile.
   static constexpr int kFewRows = 3;
   /// As long as two tiles' panels fit into the second level of caches.
@@ -40,8 +42,8 @@ struct PanelAsks {
   template <int P>
   static inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
                                                                        std::size_t panel_bytes) {
-    const bool ends = at + kAheadBytes >= panel_bytes;
-    return kAheadBytes + (ends ? (P - 1) * panel_bytes : 0);
+    const bool ends = at + kAheadBytes<P> >= panel_bytes;
+    return kAheadBytes<P> + (ends ? (P - 1) * panel_bytes : 0);
   }
 
   /// For line number `line` of P panels, the first of which begins at `weight`; the line is `at`
@@ -132,7 +134,7 @@ struct PanelAsks {
                         std::size_t groups) {
     const std::size_t bytes = P * block.panel_bytes;
     if (bytes > kPanelsBytesMost) {
-      return {.from = block.weight + panel * block.panel_bytes + kAheadBytes,
+      return {.from = block.weight + panel * block.panel_bytes + kAheadBytes<P>,
               .line_step = 64,
               .panel_step = block.panel_bytes};
     }

@@ -439,16 +439,6 @@ struct ByteTile {
     }
   }
 
-  /// Adds 128 to each byte of a line, for V::kOffsetBytes.
-  static void offset(std::byte* line) {
-    for (std::size_t i = 0; i < 64; i += 4) {
-      std::uint32_t four = 0;
-      __builtin_memcpy(&four, line + i, sizeof(four));
-      four ^= 0x80808080U;
-      __builtin_memcpy(line + i, &four, sizeof(four));
-    }
-  }
-
  private:
   /// A line of 64 bytes of x for V::kOffsetBytes, with 1 / scale. At once: what is loaded behind
   /// four stores of its parts waits until they are in the cache.
@@ -463,6 +453,16 @@ struct ByteTile {
                             V::mul(values(16), factor),
                             V::mul(values(32), factor),
                             V::mul(values(48), factor));
+    }
+  }
+
+  /// Adds 128 to each byte of a line, for V::kOffsetBytes.
+  static void offset(std::byte* line) {
+    for (std::size_t i = 0; i < 64; i += 4) {
+      std::uint32_t four = 0;
+      __builtin_memcpy(&four, line + i, sizeof(four));
+      four ^= 0x80808080U;
+      __builtin_memcpy(line + i, &four, sizeof(four));
     }
   }
 

@@ -46,6 +46,7 @@ struct Rows {
     } else if constexpr (D == DType::kF16) {
       return V::load_f16(from);
     } else {
+      static_assert(D == DType::kF32);
       return V::load(reinterpret_cast<const float*>(from));
     }
   }

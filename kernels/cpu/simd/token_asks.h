@@ -101,7 +101,7 @@ class TokenAsks {
   static constexpr std::size_t kStrideBytes = 64 * 1024;
   static constexpr std::size_t kRowBytes = 256;
   /// Between a prefetch and its use, where both have one order.
-  static constexpr std::size_t kBytesAhead = 32 * 1024;
+  static constexpr std::size_t kBytesAhead = 8 * 1024;
 
   static bool by_pairs(const AttentionTile& tile) {
     return V::kBf16Pairs && tile.dtype == DType::kBf16;
