@@ -100,7 +100,8 @@ class TokenAsks {
   /// count as such ones.
   static constexpr std::size_t kStrideBytes = 64 * 1024;
   static constexpr std::size_t kRowBytes = 256;
-  /// Between a prefetch and its use, where both have one order.
+  /// Between a prefetch and its use, where both have one order: no more lines than a processor that
+  /// waits for memory keeps in mind (docs/kernels.md).
   static constexpr std::size_t kBytesAhead = 8 * 1024;
 
   static bool by_pairs(const AttentionTile& tile) {
