@@ -35,13 +35,13 @@ template <class V>
 class Attention {
  public:
   static void run(const AttentionTile& tile) {
-    if (tile.dtype == DType::kF32) Attention(tile).template run_as<DType::kF32>();
-    if (tile.dtype == DType::kF16) Attention(tile).template run_as<DType::kF16>();
-    if (tile.dtype == DType::kBf16 || copies(tile)) Attention(tile).template run_as<DType::kBf16>();
+    const DType as = copies(tile) ? DType::kBf16 : tile.dtype;
+    if (as == DType::kF32) Attention(tile).template run_as<DType::kF32>();
+    if (as == DType::kF16) Attention(tile).template run_as<DType::kF16>();
+    if (as == DType::kBf16) Attention(tile).template run_as<DType::kBf16>();
     if constexpr (kWidens) {
-      if (copies(tile)) return;
-      if (tile.dtype == DType::kFp8E5m2) Attention(tile).template run_as<DType::kFp8E5m2>();
-      if (tile.dtype == DType::kFp8E4m3) Attention(tile).template run_as<DType::kFp8E4m3>();
+      if (as == DType::kFp8E5m2) Attention(tile).template run_as<DType::kFp8E5m2>();
+      if (as == DType::kFp8E4m3) Attention(tile).template run_as<DType::kFp8E4m3>();
     }
   }
 
