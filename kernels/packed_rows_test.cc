@@ -53,13 +53,18 @@ std::unique_ptr<PackedWeight> random_weight(const Backend& backend,
   return backend.pack({&view, 1}, format, pool);
 }
 
-/// Those that take rows packed.
-std::vector<const Backend*> backends() {
+/// Those that take rows packed for such weights.
+std::vector<const Backend*> backends(WeightFormat format) {
   std::vector<const Backend*> some;
   for (const Backend* backend : testing::vector_backends()) {
-    if (backend->packed_rows_bytes(64, 64, DType::kBf16) > 0) some.push_back(backend);
+    if (backend->packed_rows_bytes(64, 64, format) > 0) some.push_back(backend);
   }
   return some;
+}
+
+/// Whether packed rows are tiles, of 16 rows; else row lies behind row.
+bool in_tiles(const Backend& backend) {
+  return backend.family() == Family::kAmx;
 }
 
 struct Case {
@@ -86,6 +91,8 @@ constexpr Case kCases[] = {
     {17, 96, 64, 2},
     {32, 3104, 160, 2},
     {24, 32, 16384, 3},
+    {9, 64, 96, 2},
+    {13, 96, 64, 1},
 };
 
 // As kCases for rows of half the bytes: the first one for plain code, too; blocks of 512 rows at
@@ -99,6 +106,8 @@ constexpr Case kByteCases[] = {
     {33, 32768, 64, 2},
     {17, 192, 128, 2},
     {32, 4096, 192, 3},
+    {9, 128, 64, 2},
+    {21, 64, 128, 1},
 };
 
 // The same of the rows that gate and up write.
@@ -110,6 +119,7 @@ constexpr Case kInnerByteCases[] = {
     {40, 64, 24576, 2},
     {17, 64, 192, 2},
     {32, 128, 4096, 3},
+    {10, 64, 320, 2},
 };
 
 constexpr WeightScheme kByteSchemes[] = {WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
@@ -124,8 +134,9 @@ constexpr WeightFormat kPackedFormats[] = {DType::kBf16,
 /// they have the bits of f32 in between.
 void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
   const bool bytes = rounds_to_bytes(format.scheme);
-  for (const Backend* backend : backends()) {
+  for (const Backend* backend : backends(format)) {
     for (const Case& c : cases) {
+      if (in_tiles(*backend) && c.tokens <= 16) continue;
       if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
       SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
                    std::to_string(c.inner));
@@ -207,8 +218,8 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
   constexpr std::size_t kTokens = 40;
   constexpr std::size_t kHidden = 128;
   ThreadPool pool(2);
-  for (const Backend* backend : backends()) {
-    for (const WeightFormat format : kPackedFormats) {
+  for (const WeightFormat format : kPackedFormats) {
+    for (const Backend* backend : backends(format)) {
       Rng rng(3);
       const auto gate_up = random_weight(*backend, 2 * kHidden, kHidden, format, rng, pool);
       const auto down = random_weight(*backend, kHidden, kHidden, format, rng, pool);
@@ -247,8 +258,8 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
   constexpr std::size_t kK = 128;
   constexpr std::size_t kN = 16;
   ThreadPool pool(2);
-  for (const Backend* backend : backends()) {
-    for (const WeightScheme scheme : kByteSchemes) {
+  for (const WeightScheme scheme : kByteSchemes) {
+    for (const Backend* backend : backends(scheme)) {
       Rng rng(4);
       const auto weight = random_weight(*backend, kN, kK, scheme, rng, pool);
       const std::size_t bytes = backend->packed_rows_bytes(kTokens, kK, scheme);
@@ -256,8 +267,9 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
       auto* halves = reinterpret_cast<std::uint16_t*>(room.data());
       constexpr std::uint16_t kOne = 0x3f80;
       std::fill_n(halves, bytes / sizeof(std::uint16_t), kOne);
-      // A tile of 16 rows after the other, 32 columns at a time.
-      const auto at = [halves](std::size_t row, std::size_t column) -> std::uint16_t& {
+      const auto at = [&](std::size_t row, std::size_t column) -> std::uint16_t& {
+        if (!in_tiles(*backend)) return halves[row * kK + column];
+        // A tile of 16 rows after the other, 32 columns at a time.
         return halves[row / 16 * 16 * kK + column / 32 * 16 * 32 + row % 16 * 32 + column % 32];
       };
       at(0, 77) = 0x7fc0;   // NaN
@@ -277,7 +289,7 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
 }
 
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
-  for (const Backend* backend : backends()) {
+  for (const Backend* backend : backends(WeightScheme::kInt8Dynamic)) {
     for (const std::size_t head_dim : {32, 128, 160}) {
       for (const DType dtype : {DType::kBf16, DType::kF32}) {
         ThreadPool pool(2);
@@ -293,6 +305,7 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
         const Filled::Some tokens = filled.some(index);
         Rng rng(head_dim);
         for (const WeightFormat format : kPackedFormats) {
+          if (backend->packed_rows_bytes(64, 64, format) == 0) continue;
           const auto weight = random_weight(*backend, 48, filled.row(), format, rng, pool);
           const auto output = [&](bool packed) {
             const std::size_t bytes =
@@ -325,34 +338,34 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
   }
 }
 
-TEST(PackedRows, OnlyWhereProductsOnTilesRoundTheirInputs) {
+// What families take them for, and from how many rows on.
+TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
   for (const Backend* backend : testing::vector_backends()) {
-    EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kF32), 0U);
-    for (const WeightScheme bytes : kByteSchemes) {
-      EXPECT_EQ(backend->packed_rows_bytes(64, 64, bytes),
-                backend->packed_rows_bytes(64, 64, DType::kBf16));
-      for (const std::size_t k : {0U, 96U}) {
-        EXPECT_EQ(backend->packed_rows_bytes(64, k, bytes), 0U);
-        EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, bytes), 0U) << "not whole steps of 64";
+    const std::size_t few = in_tiles(*backend) ? 16 : 8;
+    for (const WeightFormat format : kPackedFormats) {
+      const bool bytes = rounds_to_bytes(format.scheme);
+      const bool takes = backend->packed_rows_bytes(64, 64, format) > 0;
+      const std::size_t each = bytes ? 64 + sizeof(float) : 128;
+      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, format), takes ? 64 * each : 0);
+      const bool has = testing::had(*backend, format, 64) == format;
+      EXPECT_TRUE(bytes || takes == (has && testing::rounds_inputs(*backend)));
+      for (const std::size_t k : {std::size_t{0}, bytes ? std::size_t{96} : std::size_t{72}}) {
+        EXPECT_EQ(backend->packed_rows_bytes(64, k, format), 0U);
+        EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, format), 0U) << "not whole lines";
       }
-      EXPECT_EQ(backend->packed_rows_bytes(16, 64, bytes), 0U);
-      EXPECT_EQ(backend->packed_whole_rows_bytes(16, 64, bytes), 0U);
-      if (!testing::rounds_inputs(*backend)) {
-        EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, bytes), 0U);
-      }
+      EXPECT_EQ(backend->packed_rows_bytes(few, 64, format), 0U) << "each worker packs them";
+      EXPECT_EQ(backend->packed_whole_rows_bytes(few, 64, format), 0U);
+      EXPECT_EQ(backend->packed_rows_bytes(few + 1, 64, format) > 0, takes);
     }
-    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8), 0U);
-    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, DType::kBf16),
-              backend->packed_rows_bytes(64, 64, DType::kBf16));
-    EXPECT_EQ(backend->packed_rows_bytes(64, 72, DType::kBf16), 0U) << "not whole words of a tile";
-    EXPECT_EQ(backend->packed_rows_bytes(64, 0, DType::kBf16), 0U);
-    EXPECT_EQ(backend->packed_rows_bytes(1, 64, DType::kBf16), 0U) << "a row for each worker";
-    if (!testing::rounds_inputs(*backend)) {
-      EXPECT_EQ(backend->packed_rows_bytes(64, 64, DType::kBf16), 0U);
+    for (const WeightFormat format : {WeightFormat(DType::kF32),
+                                      WeightFormat(DType::kF16),
+                                      WeightFormat(WeightScheme::kInt8)}) {
+      EXPECT_EQ(backend->packed_rows_bytes(64, 64, format), 0U);
+      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, format), 0U);
     }
   }
   EXPECT_EQ(testing::reference().packed_rows_bytes(64, 64, DType::kBf16), 0U);
-  EXPECT_GE(backends().size(), 1U) << "the emulation runs everywhere";
+  EXPECT_GE(backends(DType::kBf16).size(), 2U) << "emulations run everywhere";
 }
 
 }  // namespace

@@ -207,6 +207,7 @@ void run_blocks(const Product& product,
   // 1 + the block of rows that each worker packed last.
   std::uint32_t packed[ThreadPool::kMaxThreads];
   std::fill_n(packed, pool.thread_count(), 0U);
+  const bool packs_none = shared || (product.x_packed != nullptr && !kernels.rows_in_order);
   const cpu::LinearBlock all = {.x = product.x,
                                 .x_stride = product.x_stride,
                                 .rows = product.tokens,
@@ -223,7 +224,7 @@ void run_blocks(const Product& product,
                                 .y_stride = 0,
                                 .accumulate = false,
                                 .scratch = nullptr,
-                                .packed = shared || product.x_packed != nullptr,
+                                .packed = packs_none,
                                 .x_rows = nullptr,
                                 .y_rows = nullptr,
                                 .row_scale = nullptr,
@@ -252,9 +253,15 @@ void run_blocks(const Product& product,
     if (product.x_halves != nullptr)
       block.x_halves = packed_row(product.x_halves, row, k, DType::kBf16);
     if (product.x_packed != nullptr) {
-      // Only read, since they are packed.
-      block.rows_room =
-          const_cast<std::byte*>(packed_row(product.x_packed, row, k, weight.format()));
+      const std::byte* rows_of_x = packed_row(product.x_packed, row, k, weight.format());
+      if (!kernels.rows_in_order) {
+        // Only read, since they are packed.
+        block.rows_room = const_cast<std::byte*>(rows_of_x);
+      } else if (rounds_to_bytes(weight.scheme())) {
+        block.x_bytes = rows_of_x;
+      } else {
+        block.x_halves = rows_of_x;
+      }
       block.x_scales = scales == nullptr ? nullptr : scales + row;
     }
     fn(block, row);
@@ -269,7 +276,8 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   const PackedWeight& weight = product.weight;
   if (product.tokens == 0 || product.columns == 0) return;
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
-  if (product.x_packed != nullptr || product.x_halves != nullptr)
+  // To whole tiles.
+  if (!kernels.rows_in_order && (product.x_packed != nullptr || product.x_halves != nullptr))
     rows = cpu::round_up(rows, cpu::kPackedRows);
   if (product.x_packed != nullptr) {
     const Cut cut =

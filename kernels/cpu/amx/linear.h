@@ -145,7 +145,7 @@ struct Int8DynamicKind {
         largest[row] = V::max_magnitudes(largest[row], V::int_load(line + row * kTileRowBytes));
     }
     for (std::size_t row = 0; row < rows; ++row)
-      scales[row] = Quantize<V>::row_scale(largest_half(largest[row]));
+      scales[row] = Quantize<V>::row_scale(largest[row]);
     for (std::size_t step = 0; step < steps; ++step) {
       for (std::size_t row = 0; row < rows; ++row) {
         const std::size_t at = row * kTileRowBytes;
@@ -174,15 +174,6 @@ struct Int8DynamicKind {
   }
 
  private:
-  static std::uint16_t largest_half(typename V::Int v) {
-    alignas(64) std::uint16_t halves[32];
-    V::int_store(halves, v);
-    std::uint16_t largest = 0;
-    for (const std::uint16_t half : halves)
-      largest = half > largest ? half : largest;
-    return largest;
-  }
-
   static const float* scales(const LinearBlock& block) {
     return block.x_scales != nullptr ? block.x_scales : row_floats(block);
   }

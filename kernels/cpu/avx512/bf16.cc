@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/fixed_int8.h"
+#include "kernels/cpu/simd/narrow_rows.h"
 #include "kernels/cpu/simd/short_linear.h"
 
 namespace tandem::kernels::cpu {
@@ -93,6 +94,9 @@ Kernels avx512_bf16_kernels() {
   kernels.linear = &linear;
   kernels.attention = &AttentionByRows<Avx512Bf16Vec>::run;
   kernels.attention_rows = &AttentionByRows<Avx512Bf16Vec>::most_rows;
+  kernels.takes_packed = &NarrowRows<Avx512Bf16Vec>::takes_packed;
+  kernels.pack_part = &NarrowRows<Avx512Bf16Vec>::pack_part;
+  kernels.rows_in_order = true;
   return kernels;
 }
 

@@ -1,7 +1,7 @@
 // Products of int8 rows with int8 and int4 weights on AVX512_VNNI; everything else as avx512.
 #include "kernels/cpu/avx512/vnni.h"
 
-#include "kernels/cpu/simd/quant.h"
+#include "kernels/cpu/simd/narrow_rows.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -24,6 +24,9 @@ void avx512_vnni_linear(const LinearBlock& block) {
 Kernels avx512_vnni_kernels() {
   Kernels kernels = avx512_kernels();
   kernels.linear = &avx512_vnni_linear;
+  kernels.takes_packed = &NarrowRows<VnniVec>::takes_packed;
+  kernels.pack_part = &NarrowRows<VnniVec>::pack_part;
+  kernels.rows_in_order = true;
   return kernels;
 }
 

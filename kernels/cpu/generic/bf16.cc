@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/bf16.h"
 #include "kernels/cpu/simd/fixed_int8.h"
+#include "kernels/cpu/simd/narrow_rows.h"
 
 #include <cstring>
 
@@ -61,6 +62,9 @@ Kernels emulated_bf16_kernels() {
   kernels.linear = &linear;
   kernels.attention = &AttentionByRows<EmulatedBf16Vec>::run;
   kernels.attention_rows = &AttentionByRows<EmulatedBf16Vec>::most_rows;
+  kernels.takes_packed = &NarrowRows<EmulatedBf16Vec>::takes_packed;
+  kernels.pack_part = &NarrowRows<EmulatedBf16Vec>::pack_part;
+  kernels.rows_in_order = true;
   return kernels;
 }
 

@@ -27,6 +27,12 @@ struct Bf16Tile {
     const std::size_t pairs = pair_count(block);
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
       std::uint32_t* to = Linear<V>::words_of(block) + row * pairs;
+      if (block.x_halves != nullptr) {
+        return Linear<V>::pack_group(
+            block, row, rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte*) {
+              return block.x_halves + ((row + r) * block.k + pair * 2) * 2;
+            });
+      }
       Linear<V>::pack_group(
           block, row, rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte* line) {
             const float* x = Linear<V>::x_row(block, row + r);

@@ -56,8 +56,14 @@ struct Quantize {
     return row_scale_of(V::max_lane(rounded)) + extent.poison;
   }
 
-  /// The same of the bits of the largest magnitude, where any NaN is larger than infinity.
-  static float row_scale(std::uint16_t largest_bits) {
+  /// The same of a row of bf16: of the lanes of V::max_magnitudes of all its values, where any NaN
+  /// is larger than infinity.
+  static float row_scale(typename V::Int magnitudes) {
+    alignas(64) std::uint16_t halves[32];
+    V::int_store(halves, magnitudes);
+    std::uint16_t largest_bits = 0;
+    for (const std::uint16_t half : halves)
+      largest_bits = half > largest_bits ? half : largest_bits;
     const std::uint32_t bits = static_cast<std::uint32_t>(largest_bits) << 16U;
     float largest = 0;
     __builtin_memcpy(&largest, &bits, sizeof(largest));
@@ -340,6 +346,67 @@ struct Int8Tile {
   }
 };
 
+/// A row of inputs as bytes of one scale, as dot4() takes them.
+template <class V>
+class ByteRow {
+ public:
+  ByteRow() = default;
+
+  explicit ByteRow(float scale)
+      : scale_(scale), inverse_(Quantize<V>::has_inverse(scale) ? 1.0F / scale : 0.0F) {}
+
+  /// x[0..k) to as many bytes, k in whole lines. Returns the scale.
+  static float pack(const float* x, std::size_t k, std::byte* to) {
+    const float scale = Quantize<V>::row_scale(x, k);
+    const ByteRow row(scale);
+    for (std::size_t i = 0; i < k; i += 64)
+      row.store(typename Quantize<V>::Rounded{x + i, 64}, 64, to + i);
+    return scale;
+  }
+
+  /// A line of 64 bytes: `count` values, which `values` has rounded to bf16, and zeros.
+  template <class Values>
+  inline __attribute__((always_inline)) void store(Values values,
+                                                   std::size_t count,
+                                                   std::byte* line) const {
+    if constexpr (V::kOffsetBytes) {
+      // At once: what is loaded behind four stores of its parts waits until they are in the cache.
+      if (count == 64 && inverse_ > 0.0F) {
+        const typename V::Vec factor = V::broadcast(inverse_);
+        return V::store_offset_bytes(line,
+                                     V::mul(values(0), factor),
+                                     V::mul(values(16), factor),
+                                     V::mul(values(32), factor),
+                                     V::mul(values(48), factor));
+      }
+    }
+    store_slowly(values, count, line);
+  }
+
+ private:
+  template <class Values>
+  void store_slowly(Values values, std::size_t count, std::byte* line) const {
+    auto* bytes = reinterpret_cast<std::int8_t*>(line);
+    Quantize<V>::row_to_int8(values, count, scale_, bytes);
+    for (std::size_t i = count; i < 64; ++i)
+      bytes[i] = 0;
+    if constexpr (V::kOffsetBytes) offset(line);
+  }
+
+  /// Adds 128 to each byte of a line, for V::kOffsetBytes.
+  static void offset(std::byte* line) {
+    for (std::size_t i = 0; i < 64; i += 4) {
+      std::uint32_t four = 0;
+      __builtin_memcpy(&four, line + i, sizeof(four));
+      four ^= 0x80808080U;
+      __builtin_memcpy(line + i, &four, sizeof(four));
+    }
+  }
+
+  float scale_ = 0;
+  float inverse_ = 0;  ///< 0: none
+};
+
 /// Weights whose inputs become bytes (rounds_to_bytes) as a tile of Linear; Panel says how those
 /// are kept.
 template <class V, class Panel>
@@ -355,21 +422,33 @@ struct ByteTile {
     const std::size_t words = word_count(block);
     float* scales = block.scratch + kPackedFloats;
     Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
-      float inverses[kPanel];
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float scale = Quantize<V>::row_scale(Linear<V>::x_row(block, row + r), block.k);
-        scales[row + r] = scale;
-        inverses[r] = Quantize<V>::has_inverse(scale) ? 1.0F / scale : 0.0F;
-      }
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
+      if (block.x_bytes != nullptr) {
+        for (std::size_t r = 0; r < rows; ++r)
+          scales[row + r] = block.x_scales[row + r];
+        return Linear<V>::pack_group(
+            block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte*) {
+              return block.x_bytes + (row + r) * block.k + word * 4;
+            });
+      }
+      ByteRow<V> bytes[kPanel];
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float scale = block.x_halves != nullptr
+                                ? half_scale(block, row + r)
+                                : Quantize<V>::row_scale(Linear<V>::x_row(block, row + r), block.k);
+        scales[row + r] = scale;
+        bytes[r] = ByteRow<V>(scale);
+      }
       Linear<V>::pack_group(
           block, row, rows, words, to, [&](std::size_t r, std::size_t word, std::byte* line) {
-            const float* x = Linear<V>::x_row(block, row + r) + word * 4;
             const std::size_t left = block.k - word * 4;
-            if (V::kOffsetBytes && left >= 64 && inverses[r] > 0.0F) {
-              to_offset_bytes(x, inverses[r], line);
+            const std::size_t count = left < 64 ? left : 64;
+            if (block.x_halves != nullptr) {
+              const std::byte* from = half_row(block, row + r) + word * 8;
+              bytes[r].store(typename Quantize<V>::Halves{from, 64}, count, line);
             } else {
-              to_bytes(x, left < 64 ? left : 64, scales[row + r], line);
+              const float* from = Linear<V>::x_row(block, row + r) + word * 4;
+              bytes[r].store(typename Quantize<V>::Rounded{from, count}, count, line);
             }
             return const_cast<const std::byte*>(line);
           });
@@ -440,39 +519,17 @@ struct ByteTile {
   }
 
  private:
-  /// A line of 64 bytes of x for V::kOffsetBytes, with 1 / scale. At once: what is loaded behind
-  /// four stores of its parts waits until they are in the cache.
-  static inline __attribute__((always_inline)) void to_offset_bytes(const float* x,
-                                                                    float inverse,
-                                                                    std::byte* line) {
-    if constexpr (V::kOffsetBytes) {
-      const typename Quantize<V>::Rounded values{x, 64};
-      const Vec factor = V::broadcast(inverse);
-      V::store_offset_bytes(line,
-                            V::mul(values(0), factor),
-                            V::mul(values(16), factor),
-                            V::mul(values(32), factor),
-                            V::mul(values(48), factor));
-    }
+  /// A row that came as bf16.
+  static const std::byte* half_row(const LinearBlock& block, std::size_t row) {
+    return block.x_halves + row * block.k * 2;
   }
 
-  /// Adds 128 to each byte of a line, for V::kOffsetBytes.
-  static void offset(std::byte* line) {
-    for (std::size_t i = 0; i < 64; i += 4) {
-      std::uint32_t four = 0;
-      __builtin_memcpy(&four, line + i, sizeof(four));
-      four ^= 0x80808080U;
-      __builtin_memcpy(line + i, &four, sizeof(four));
-    }
-  }
-
-  /// A line of `count` values and zeros behind them.
-  static void to_bytes(const float* x, std::size_t count, float scale, std::byte* line) {
-    auto* bytes = reinterpret_cast<std::int8_t*>(line);
-    Quantize<V>::row_to_int8(typename Quantize<V>::Rounded{x, count}, count, scale, bytes);
-    for (std::size_t i = count; i < 64; ++i)
-      bytes[i] = 0;
-    if constexpr (V::kOffsetBytes) offset(line);
+  static float half_scale(const LinearBlock& block, std::size_t row) {
+    const std::byte* halves = half_row(block, row);
+    Int most = V::int_zero();
+    for (std::size_t i = 0; i < block.k * 2; i += 64)
+      most = V::max_magnitudes(most, V::int_load(halves + i));
+    return Quantize<V>::row_scale(most);
   }
 };
 

@@ -88,8 +88,11 @@ struct LinearBlock {
   bool in_order = false;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
-  /// Rows that came packed as bf16 and are to be packed as 8 bit, in place of x; else null.
+  /// Rows that came as bf16 and are to be packed, in place of x: as 8 bit, or, where
+  /// Kernels::rows_in_order, as they are. Else null.
   const std::byte* x_halves = nullptr;
+  /// The same of rows that came as 8 bit, with x_scales. Only where Kernels::rows_in_order.
+  const std::byte* x_bytes = nullptr;
 };
 
 /// Some columns of some rows of activations, on their way to the product that comes next.
@@ -185,6 +188,8 @@ struct Kernels {
   /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
   /// rows do not meet.
   void (*pack_part)(const PackedPart&) = nullptr;
+  /// Whether pack_part leaves row behind row, of which products make what they need.
+  bool rows_in_order = false;
   void (*norm_row)(const NormRow&);
   void (*rope_head)(const RopeHead&);
   void (*silu_mul_row)(const float* gate, const float* up, float* out, std::size_t dim);
