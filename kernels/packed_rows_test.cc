@@ -74,9 +74,9 @@ struct Case {
   std::size_t threads;
 };
 
-// Last tiles that are not whole; several blocks of rows, the last one of less than a tile or of few
-// tiles; blocks of few rows alone; more threads than blocks; k in parts (rows of 3,000 inputs and
-// more, several blocks of them), of one panel to more than kPartPanels.
+// Of tiles: last ones that are not whole; several blocks of rows, the last one of less than a tile
+// or of few tiles; blocks of few rows alone; more threads than blocks; k in parts (rows of 3,000
+// inputs and more, several blocks of them), of one panel to more than kPartPanels.
 constexpr Case kCases[] = {
     {33, 32, 64, 1},
     {47, 96, 32, 2},
@@ -92,6 +92,7 @@ constexpr Case kCases[] = {
     {32, 3104, 160, 2},
     {24, 32, 16384, 3},
     {9, 64, 96, 2},
+    {200, 64, 64, 2},
     {13, 96, 64, 1},
 };
 
@@ -130,13 +131,16 @@ constexpr WeightFormat kPackedFormats[] = {DType::kBf16,
                                            WeightScheme::kInt8Dynamic,
                                            WeightScheme::kInt4Group128};
 
-/// norm(x), the MLP and one more product behind it, with weights of `format`: packed from op to op
-/// they have the bits of f32 in between.
-void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
+/// norm(x), the MLP and one more product behind it, with weights of `format`, but of `down_format`
+/// at the MLP's end: packed from op to op they have the bits of f32 in between.
+void expect_bits_of_floats(std::span<const Case> cases,
+                           WeightFormat format,
+                           WeightFormat down_format) {
   const bool bytes = rounds_to_bytes(format.scheme);
   for (const Backend* backend : backends(format)) {
     for (const Case& c : cases) {
       if (in_tiles(*backend) && c.tokens <= 16) continue;
+      const bool takes_inner = backend->packed_rows_bytes(64, 64, down_format) > 0;
       if (testing::in_plain_code(*backend) && c.tokens * c.hidden * c.inner > 2'000'000) continue;
       SCOPED_TRACE(std::to_string(c.tokens) + " tokens of " + std::to_string(c.hidden) + ", " +
                    std::to_string(c.inner));
@@ -144,22 +148,22 @@ void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
       Rng rng(c.tokens);
       const auto gate_up = random_weight(*backend, 2 * c.inner, c.hidden, format, rng, pool);
       const auto beside = random_weight(*backend, c.inner + 8, c.hidden, format, rng, pool);
-      const auto down = random_weight(*backend, c.hidden, c.inner, format, rng, pool);
+      const auto down = random_weight(*backend, c.hidden, c.inner, down_format, rng, pool);
       const std::vector<float> x = rng.reals(c.tokens * c.hidden);
       const std::vector<float> scale = rng.reals(c.hidden);
       const std::vector<float> bias = rng.reals(2 * c.inner, 0.1F);
       const auto outputs = [&](bool packed) {
         const std::size_t normed_bytes =
             backend->packed_whole_rows_bytes(c.tokens, c.hidden, format);
-        const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, format);
+        const std::size_t inner_bytes = backend->packed_rows_bytes(c.tokens, c.inner, down_format);
         EXPECT_GE(normed_bytes, c.tokens * (bytes ? c.hidden + sizeof(float) : c.hidden * 2));
-        EXPECT_GE(inner_bytes, c.tokens * c.inner * 2);
+        EXPECT_GE(inner_bytes, takes_inner ? c.tokens * c.inner * 2 : 0);
         const Room normed_room(normed_bytes);
         const Room inner_room(inner_bytes);
         std::byte* normed_packed = packed ? normed_room.data() : nullptr;
-        std::byte* inner_packed = packed ? inner_room.data() : nullptr;
+        std::byte* inner_packed = packed && takes_inner ? inner_room.data() : nullptr;
         std::vector<float> normed(packed ? 0 : c.tokens * c.hidden);
-        std::vector<float> inner(packed ? 0 : c.tokens * c.inner);
+        std::vector<float> inner(inner_packed != nullptr ? 0 : c.tokens * c.inner);
         backend->rms_norm({.x = x.data(),
                            .weight = scale.data(),
                            .y = normed.data(),
@@ -200,18 +204,73 @@ void expect_bits_of_floats(std::span<const Case> cases, WeightFormat format) {
 }
 
 TEST(PackedRows, NormAndMlpHaveTheBitsOfFloatsBetweenThem) {
-  expect_bits_of_floats(kCases, DType::kBf16);
-  expect_bits_of_floats(kCases, WeightScheme::kShortBf16);
+  expect_bits_of_floats(kCases, DType::kBf16, DType::kBf16);
+  expect_bits_of_floats(kCases, WeightScheme::kShortBf16, WeightScheme::kShortBf16);
 }
 
 TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
   for (const WeightScheme scheme : kByteSchemes)
-    expect_bits_of_floats(kByteCases, scheme);
+    expect_bits_of_floats(kByteCases, scheme, scheme);
 }
 
 TEST(PackedRows, BytesOfMlpHaveTheBitsOfFloatsBetweenThem) {
   for (const WeightScheme scheme : kByteSchemes)
-    expect_bits_of_floats(kInnerByteCases, scheme);
+    expect_bits_of_floats(kInnerByteCases, scheme, scheme);
+}
+
+TEST(PackedRows, EachProductHasItsOwnWay) {
+  constexpr Case kMixed[] = {{33, 64, 128, 2}, {300, 128, 64, 3}};
+  expect_bits_of_floats(kMixed, WeightScheme::kInt8Dynamic, DType::kBf16);
+  expect_bits_of_floats(kMixed, DType::kBf16, WeightScheme::kInt4Group128);
+}
+
+// Rows of zeros, of magnitudes whose scale has no inverse, and of subnormals.
+TEST(PackedRows, SmallAndLargeRowsHaveTheBitsOfFloats) {
+  constexpr std::size_t kTokens = 40;
+  constexpr std::size_t kK = 128;
+  constexpr float kEach[] = {0.0F, -0.0F, 1e-35F, 1e-39F, 1e-44F, -3e-36F};
+  ThreadPool pool(2);
+  for (const WeightScheme scheme : kByteSchemes) {
+    for (const Backend* backend : backends(scheme)) {
+      for (const float large : {1.0F, 3e36F}) {
+        Rng rng(5);
+        const auto weight = random_weight(*backend, 48, kK, scheme, rng, pool);
+        std::vector<float> x = rng.reals(kTokens * kK);
+        for (std::size_t row = 0; row < std::size(kEach); ++row) {
+          for (std::size_t i = 0; i < kK; ++i)
+            x[row * 7 * kK + i] = i % 3 == 0 ? kEach[row] : -kEach[row];
+        }
+        std::vector<float> scale(kK, 1.0F);
+        scale[77] = large;
+        const auto output = [&](const std::byte* packed, bool whole, const std::vector<float>& f) {
+          std::vector<float> y(kTokens * 48);
+          backend->linear({.x = f.data(),
+                           .x_packed = packed,
+                           .x_whole_rows = whole,
+                           .weight = weight.get(),
+                           .y = y.data(),
+                           .tokens = kTokens},
+                          pool);
+          return y;
+        };
+        // With this eps small rows stay small.
+        RmsNormArgs norm = {
+            .x = x.data(), .weight = scale.data(), .rows = kTokens, .dim = kK, .eps = 1.0F};
+        std::vector<float> normed(kTokens * kK);
+        norm.y = normed.data();
+        backend->rms_norm(norm, pool);
+        const std::vector<float> wanted = output(nullptr, false, normed);
+        for (const bool whole : {true, false}) {
+          const WeightFormat as = whole ? WeightFormat(scheme) : WeightFormat(DType::kBf16);
+          const Room room(backend->packed_rows_bytes(kTokens, kK, scheme));
+          norm.y_packed = room.data();
+          norm.y_packed_for = as;
+          backend->rms_norm(norm, pool);
+          EXPECT_TRUE(testing::same_bits(output(room.data(), whole, {}), wanted)) << large << whole;
+        }
+      }
+    }
+  }
 }
 
 TEST(PackedRows, NanAndInfStayInTheirRow) {
@@ -291,8 +350,8 @@ TEST(PackedRows, OneElementThatIsNotFiniteSpoilsItsRowOfBytes) {
 TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
   for (const Backend* backend : backends(WeightScheme::kInt8Dynamic)) {
     for (const std::size_t head_dim : {32, 128, 160}) {
-      for (const DType dtype : {DType::kBf16, DType::kF32}) {
-        ThreadPool pool(2);
+      for (const DType dtype : {DType::kBf16, DType::kF32, DType::kFp8E4m3}) {
+        ThreadPool pool(dtype == DType::kBf16 ? 2 : 3);
         World world;
         world.heads = 6;
         world.kv = {.head_dim = head_dim, .dtype = dtype, .lengths = {70, 1, 3, 40}};
@@ -303,6 +362,11 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
         for (std::size_t i = 0; i < 9; ++i)
           index.insert(index.end(), {i, 70, 73 - i % 3, 74 + 4 * i});
         const Filled::Some tokens = filled.some(index);
+        // Queries as they lie between keys and values.
+        const std::size_t stride = filled.row() + 64;
+        std::vector<float> q(index.size() * stride);
+        for (std::size_t t = 0; t < index.size(); ++t)
+          std::copy_n(&tokens.q[t * filled.row()], filled.row(), &q[t * stride]);
         Rng rng(head_dim);
         for (const WeightFormat format : kPackedFormats) {
           if (backend->packed_rows_bytes(64, 64, format) == 0) continue;
@@ -314,7 +378,8 @@ TEST(PackedRows, AttentionHasTheBitsOfFloatsBehindIt) {
             const Room room(bytes);
             std::byte* mixed = packed ? room.data() : nullptr;
             std::vector<float> out(packed ? 0 : index.size() * filled.row());
-            backend->attention({.q = tokens.q.data(),
+            backend->attention({.q = q.data(),
+                                .q_stride = stride,
                                 .out = out.data(),
                                 .out_packed = mixed,
                                 .batch = filled.pool.batch(tokens.sequence, tokens.position),
@@ -348,7 +413,8 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
       const std::size_t each = bytes ? 64 + sizeof(float) : 128;
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, format), takes ? 64 * each : 0);
       const bool has = testing::had(*backend, format, 64) == format;
-      EXPECT_TRUE(bytes || takes == (has && testing::rounds_inputs(*backend)));
+      const bool vnni = backend == select(Family::kAvx512, nullptr) && cpu::features().avx512_vnni;
+      EXPECT_EQ(takes, has && (testing::rounds_inputs(*backend) || (bytes && vnni)));
       for (const std::size_t k : {std::size_t{0}, bytes ? std::size_t{96} : std::size_t{72}}) {
         EXPECT_EQ(backend->packed_rows_bytes(64, k, format), 0U);
         EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, format), 0U) << "not whole lines";

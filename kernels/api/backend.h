@@ -126,10 +126,10 @@ class Backend {
                                                  WeightFormat store) const = 0;
 
   /// Bytes that `rows` rows of k activations take, 64-byte aligned, in the form in which products
-  /// with weights of that format read them (bf16, on amx in tiles): the op before may write them so
-  /// (y_packed, out_packed) and the product take them so (x_packed), with the bits of f32 between
-  /// them, but half of its bytes and no pass to pack them; rounds_to_bytes makes 8 bit of them. 0:
-  /// so many rows of so many go as f32.
+  /// with weights of that format read them (bf16; on amx in tiles, else row by row): the op before
+  /// may write them so (y_packed, out_packed) and the product take them so (x_packed), with the
+  /// bits of f32 between them, but half of its bytes, and on tiles no pass to pack them;
+  /// rounds_to_bytes makes 8 bit of them. 0: so many rows of so many go as f32.
   [[nodiscard]] virtual std::size_t packed_rows_bytes(std::size_t /*rows*/,
                                                       std::size_t /*k*/,
                                                       WeightFormat /*weight*/) const {

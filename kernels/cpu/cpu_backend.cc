@@ -94,8 +94,8 @@ void for_ranges(ThreadPool& pool, std::size_t tasks, std::uint32_t worth_taking,
 struct Product {
   const float* x;
   std::size_t x_stride;
-  const std::byte* x_packed;  ///< as the product reads them, or null
-  const std::byte* x_halves;  ///< as bf16, of which it makes 8 bit, or null
+  const std::byte* x_packed;  ///< as the product reads them, or as 8 bit; or null
+  const std::byte* x_halves;  ///< as bf16, to be packed; or null
   std::size_t tokens;
   const PackedWeight& weight;
   std::size_t columns;
@@ -120,7 +120,12 @@ bool takes_packed(const cpu::Kernels& kernels,
          kernels.takes_packed(rows, k, weight.scheme, weight.dtype);
 }
 
-// Where a row, the first of a tile, of rows begins that are packed for such a weight.
+// Whether rows that came packed for such a weight are LinearBlock::x_halves.
+bool come_as_halves(const cpu::Kernels& kernels, const PackedWeight& weight, bool whole_rows) {
+  return rounds_to_bytes(weight.scheme()) ? !whole_rows : kernels.packs_by_row;
+}
+
+// Where a row, on tiles the first of one, of rows begins that are packed for such a weight.
 template <class Byte>
 Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight) {
   if (rows == nullptr) return nullptr;
@@ -207,7 +212,7 @@ void run_blocks(const Product& product,
   // 1 + the block of rows that each worker packed last.
   std::uint32_t packed[ThreadPool::kMaxThreads];
   std::fill_n(packed, pool.thread_count(), 0U);
-  const bool packs_none = shared || (product.x_packed != nullptr && !kernels.rows_in_order);
+  const bool packs_none = shared || (product.x_packed != nullptr && !kernels.packs_by_row);
   const cpu::LinearBlock all = {.x = product.x,
                                 .x_stride = product.x_stride,
                                 .rows = product.tokens,
@@ -254,13 +259,11 @@ void run_blocks(const Product& product,
       block.x_halves = packed_row(product.x_halves, row, k, DType::kBf16);
     if (product.x_packed != nullptr) {
       const std::byte* rows_of_x = packed_row(product.x_packed, row, k, weight.format());
-      if (!kernels.rows_in_order) {
-        // Only read, since they are packed.
-        block.rows_room = const_cast<std::byte*>(rows_of_x);
-      } else if (rounds_to_bytes(weight.scheme())) {
+      if (kernels.packs_by_row) {
         block.x_bytes = rows_of_x;
       } else {
-        block.x_halves = rows_of_x;
+        // Only read, since they are packed.
+        block.rows_room = const_cast<std::byte*>(rows_of_x);
       }
       block.x_scales = scales == nullptr ? nullptr : scales + row;
     }
@@ -277,7 +280,7 @@ void for_blocks(const Product& product, const cpu::Kernels& kernels, ThreadPool&
   if (product.tokens == 0 || product.columns == 0) return;
   std::size_t rows = cpu::row_block(product.tokens, weight, kernels);
   // To whole tiles.
-  if (!kernels.rows_in_order && (product.x_packed != nullptr || product.x_halves != nullptr))
+  if (!kernels.packs_by_row && (product.x_packed != nullptr || product.x_halves != nullptr))
     rows = cpu::round_up(rows, cpu::kPackedRows);
   if (product.x_packed != nullptr) {
     const Cut cut =
@@ -346,7 +349,7 @@ void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
 void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
   const PackedWeight& weight = *args.weight;
   const std::size_t y_stride = stride_or(args.y_stride, weight.n());
-  const bool as_halves = rounds_to_bytes(weight.scheme()) && !args.x_whole_rows;
+  const bool as_halves = come_as_halves(kernels_, weight, args.x_whole_rows);
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, weight.k()),
                            .x_packed = as_halves ? nullptr : args.x_packed,
@@ -367,10 +370,11 @@ void CpuBackend::linear(const LinearArgs& args, ThreadPool& pool) const {
 void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) const {
   const std::size_t dim = args.weight->n() / 2;
   const std::size_t y_stride = stride_or(args.y_stride, dim);
+  const bool as_halves = come_as_halves(kernels_, *args.weight, true);
   const Product product = {.x = args.x,
                            .x_stride = stride_or(args.x_stride, args.weight->k()),
-                           .x_packed = args.x_packed,
-                           .x_halves = nullptr,
+                           .x_packed = as_halves ? nullptr : args.x_packed,
+                           .x_halves = as_halves ? args.x_packed : nullptr,
                            .tokens = args.tokens,
                            .weight = *args.weight,
                            .columns = dim,
@@ -399,8 +403,8 @@ void CpuBackend::gated_linear(const GatedLinearArgs& args, ThreadPool& pool) con
   });
 }
 
-// y[row..., column...] = silu(gate) * up of the block's rows. Packed if the others of these tokens
-// are, also in a last block of few rows.
+// y[row..., column...] = silu(gate) * up of the block's rows. On tiles that take both weights at
+// once, a last block of few rows may come here alone.
 void CpuBackend::gated_columns(const GatedLinearArgs& args,
                                cpu::LinearBlock block,
                                std::size_t row,

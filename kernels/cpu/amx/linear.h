@@ -145,7 +145,7 @@ struct Int8DynamicKind {
         largest[row] = V::max_magnitudes(largest[row], V::int_load(line + row * kTileRowBytes));
     }
     for (std::size_t row = 0; row < rows; ++row)
-      scales[row] = Quantize<V>::row_scale(largest[row]);
+      scales[row] = Quantize<V>::halves_scale(largest[row]);
     for (std::size_t step = 0; step < steps; ++step) {
       for (std::size_t row = 0; row < rows; ++row) {
         const std::size_t at = row * kTileRowBytes;

@@ -96,7 +96,7 @@ Kernels avx512_bf16_kernels() {
   kernels.attention_rows = &AttentionByRows<Avx512Bf16Vec>::most_rows;
   kernels.takes_packed = &NarrowRows<Avx512Bf16Vec>::takes_packed;
   kernels.pack_part = &NarrowRows<Avx512Bf16Vec>::pack_part;
-  kernels.rows_in_order = true;
+  kernels.packs_by_row = true;
   return kernels;
 }
 

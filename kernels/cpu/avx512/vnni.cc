@@ -1,4 +1,5 @@
-// Products of int8 rows with int8 and int4 weights on AVX512_VNNI; everything else as avx512.
+// Products of int8 rows with int8 and int4 weights on AVX512_VNNI, and rows on their way to them;
+// everything else as avx512.
 #include "kernels/cpu/avx512/vnni.h"
 
 #include "kernels/cpu/simd/narrow_rows.h"
@@ -26,7 +27,7 @@ Kernels avx512_vnni_kernels() {
   kernels.linear = &avx512_vnni_linear;
   kernels.takes_packed = &NarrowRows<VnniVec>::takes_packed;
   kernels.pack_part = &NarrowRows<VnniVec>::pack_part;
-  kernels.rows_in_order = true;
+  kernels.packs_by_row = true;
   return kernels;
 }
 

@@ -64,7 +64,7 @@ Kernels emulated_bf16_kernels() {
   kernels.attention_rows = &AttentionByRows<EmulatedBf16Vec>::most_rows;
   kernels.takes_packed = &NarrowRows<EmulatedBf16Vec>::takes_packed;
   kernels.pack_part = &NarrowRows<EmulatedBf16Vec>::pack_part;
-  kernels.rows_in_order = true;
+  kernels.packs_by_row = true;
   return kernels;
 }
 

@@ -30,7 +30,7 @@ struct Bf16Tile {
       if (block.x_halves != nullptr) {
         return Linear<V>::pack_group(
             block, row, rows, pairs, to, [&](std::size_t r, std::size_t pair, std::byte*) {
-              return block.x_halves + ((row + r) * block.k + pair * 2) * 2;
+              return Rows<V>::half_row(block, row + r) + pair * 4;
             });
       }
       Linear<V>::pack_group(

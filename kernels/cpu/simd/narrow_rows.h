@@ -9,7 +9,7 @@ namespace tandem::kernels::cpu {
 
 template <class V>
 struct NarrowRows {
-  /// See Kernels. Fewer rows stay f32: they are packed in no time.
+  /// See Kernels. Up to kFew rows stay f32: they are packed in no time.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
     if (rows <= kFew || k == 0) return false;
     if (rounds_to_bytes(scheme)) return k % kLine == 0;

@@ -58,7 +58,7 @@ struct Quantize {
 
   /// The same of a row of bf16: of the lanes of V::max_magnitudes of all its values, where any NaN
   /// is larger than infinity.
-  static float row_scale(typename V::Int magnitudes) {
+  static float halves_scale(typename V::Int magnitudes) {
     alignas(64) std::uint16_t halves[32];
     V::int_store(halves, magnitudes);
     std::uint16_t largest_bits = 0;
@@ -444,7 +444,7 @@ struct ByteTile {
             const std::size_t left = block.k - word * 4;
             const std::size_t count = left < 64 ? left : 64;
             if (block.x_halves != nullptr) {
-              const std::byte* from = half_row(block, row + r) + word * 8;
+              const std::byte* from = Rows<V>::half_row(block, row + r) + word * 8;
               bytes[r].store(typename Quantize<V>::Halves{from, 64}, count, line);
             } else {
               const float* from = Linear<V>::x_row(block, row + r) + word * 4;
@@ -519,17 +519,12 @@ struct ByteTile {
   }
 
  private:
-  /// A row that came as bf16.
-  static const std::byte* half_row(const LinearBlock& block, std::size_t row) {
-    return block.x_halves + row * block.k * 2;
-  }
-
   static float half_scale(const LinearBlock& block, std::size_t row) {
-    const std::byte* halves = half_row(block, row);
+    const std::byte* halves = Rows<V>::half_row(block, row);
     Int most = V::int_zero();
     for (std::size_t i = 0; i < block.k * 2; i += 64)
       most = V::max_magnitudes(most, V::int_load(halves + i));
-    return Quantize<V>::row_scale(most);
+    return Quantize<V>::halves_scale(most);
   }
 };
 

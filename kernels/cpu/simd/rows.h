@@ -13,6 +13,11 @@ template <class V>
 struct Rows {
   using Vec = typename V::Vec;
 
+  /// Row `row` of those that came as bf16.
+  static const std::byte* half_row(const LinearBlock& block, std::size_t row) {
+    return block.x_halves + row * block.k * 2;
+  }
+
   /// The first `count` (< 16) floats, the other lanes `fill`.
   static Vec load_part(const float* from, std::size_t count, float fill = 0.0F) {
     alignas(64) float padded[16];

@@ -21,7 +21,8 @@ inline constexpr std::size_t kByteHeaderBytes = 128;
 /// Groups of k of an int4 panel whose steps and offsets precede them together, and the bytes of it.
 inline constexpr std::size_t kInt4HeaderGroups = 2;
 inline constexpr std::size_t kInt4HeaderBytes = kInt4HeaderGroups * kPanel * 2;
-/// Columns and rows that packed rows of activations keep together, as bf16.
+/// Packed rows of activations, as bf16: on tiles, columns and rows that lie together; row by row,
+/// what k is whole ones of, and to what their room is rounded up.
 inline constexpr std::size_t kPackedColumns = kPackedHeadStep;
 inline constexpr std::size_t kPackedRows = 16;
 /// Query rows (token, head) of one attention tile; of several tokens, kernels may take more.
@@ -74,7 +75,8 @@ struct LinearBlock {
   const std::int32_t* y_rows;
   const float* row_scale;  ///< [rows]: factor of a row's sums, before bias and old y; or null
   /// Where rows are packed if not in `scratch`: kRowsRoom bytes that workers share, see
-  /// Kernels::pack_rows, or rows that came packed: see Kernels::pack_part. In whole tiles.
+  /// Kernels::pack_rows, or rows that came packed, unless Kernels::packs_by_row: see
+  /// Kernels::pack_part. In whole tiles.
   std::byte* rows_room;
   /// Where outputs go packed, from row 0 of this block on, with `up` only; null: y.
   std::byte* y_packed;
@@ -88,10 +90,11 @@ struct LinearBlock {
   bool in_order = false;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
-  /// Rows that came as bf16 and are to be packed, in place of x: as 8 bit, or, where
-  /// Kernels::rows_in_order, as they are. Else null.
+  /// Rows that came as bf16 and are to be packed in place of x, for weights that take 8 bit as
+  /// such; else null.
   const std::byte* x_halves = nullptr;
-  /// The same of rows that came as 8 bit, with x_scales. Only where Kernels::rows_in_order.
+  /// Rows that came as 8 bit, with x_scales, and are to be packed in place of x. Only where
+  /// Kernels::packs_by_row; else null.
   const std::byte* x_bytes = nullptr;
 };
 
@@ -172,8 +175,8 @@ struct Kernels {
   /// Rows that a block of such a weight takes at most; 0: as many as kPackedFloats holds. Null: 0
   /// for all.
   std::size_t (*most_rows)(std::size_t k, WeightScheme scheme, DType dtype);
-  /// Rows, more than most_rows, of a block that takes k in parts: its rows came packed, and it has
-  /// kPartPanels panels at most. 0: none does. Null: 0 for all.
+  /// Rows, more than most_rows, of a block that takes k in parts: its rows came packed, in tiles,
+  /// and it has kPartPanels panels at most. 0: none does. Null: 0 for all.
   std::size_t (*rows_in_parts)(std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   void (*linear)(const LinearBlock&);
   /// Whether so many rows may be packed by pack_rows and shared. Null: never.
@@ -185,11 +188,12 @@ struct Kernels {
   /// Whether rows of k may be packed before they come to a product with such a weight: as bf16,
   /// and whole rows where they become bytes also as 8 bit. Null: never.
   bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
-  /// As pack_rows does, for takes_packed. Rows that fill up the last tile are left as they are:
-  /// rows do not meet.
+  /// For takes_packed: as pack_rows does, or where packs_by_row row behind row. Rows that fill up
+  /// the last tile are left as they are: rows do not meet.
   void (*pack_part)(const PackedPart&) = nullptr;
-  /// Whether pack_part leaves row behind row, of which products make what they need.
-  bool rows_in_order = false;
+  /// Whether rows that came packed are in the order of x, not in that of products: each worker
+  /// packs them once more.
+  bool packs_by_row = false;
   void (*norm_row)(const NormRow&);
   void (*rope_head)(const RopeHead&);
   void (*silu_mul_row)(const float* gate, const float* up, float* out, std::size_t dim);
