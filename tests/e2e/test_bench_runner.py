@@ -111,7 +111,7 @@ def printed(peers, ctx, capsys):
 def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
     ctx = peers.context(1)
     for name, share, ratio, missing in (
-            ("row-a", 0.95, 1.6, ()), ("row-b", 0.8, 1.6, ()), ("row-c", 0.95, 1.4, ()), ("row-d", 0.8, 1.4, ()),
+            ("row-a", 0.95, 1.6, ()), ("row-b", 0.8, 1.6, ()), ("row-c", 0.92, 1.4, ()), ("row-d", 0.8, 1.4, ()),
             ("row-e", 0.95, None, ["p"]), ("row-f", 0.8, None, ["p"]), ("row-g", 0.95, 1.6, ["q", "r"])):
         ctx.row(name, 100, "tokens/s", limit=100 / share, limit_want=0.9, peer="p", peer_value=ratio and 100 / ratio, want=1.5,
                 missing=missing)
@@ -122,6 +122,8 @@ def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
     ctx.row("row-l", 1.0, "us/token", limit=9.0, peer="p", peer_value=9.0, want=1.5, target=1.5, error="3 requests failed")
     ctx.row("row-m", 100, "tokens/s", unfair="one processor")
     ctx.row("row-n", 2.0, "us/token", peer="p", peer_value=9.0, want=4, target=1.5)
+    for name, share, ratio in (("row-o", 0.95, 1.4), ("row-p", 0.8, 1.1)):
+        ctx.row(name, 2.0, "ms", limit=2.0 * share, limit_want=0.9, peer="p", peer_value=2.0 * ratio, want=1.5)
     lines = printed(peers, ctx, capsys)
     for name, mark, met in (("row-a", "met", True), ("row-b", "MISSED share", False), ("row-c", "MISSED ratio", False),
                             ("row-d", "MISSED both", False), ("row-e", "share met, ratio not judged (p is missing)", None),
@@ -130,7 +132,9 @@ def test_a_row_says_which_of_the_two_it_misses(peers, capsys):
                             ("row-h", "MISSED target", False), ("row-i", "ratio not judged (p is missing)", None),
                             ("row-j", "", None), ("row-k", "share and ratio not judged (one processor)", None),
                             ("row-l", "no figure, not judged (3 requests failed)", None), ("row-m", " not judged (one processor)", None),
-                            ("row-n", "4.00 <=1.500 MISSED target, ratio met", False)):
+                            ("row-n", "4.00 <=1.500 MISSED target, ratio met", False),
+                            ("row-o", "MISSED ratio, the limit is 1.47x", False),
+                            ("row-p", "MISSED both, the limit is 1.38x", False)):
         made = next(row for row in ctx.rows if row["row"] == name)
         assert made["met"] is met, name
         assert lines[name][0].rstrip().endswith(mark), lines[name]

@@ -58,7 +58,8 @@ class Context:
         a target of its own; what our fastest step went to. A ratio above 1 says that ours is better, whatever the unit.
         `missing` names peers that the row is beside and that gave no figure: then its ratio is shown, not judged.
         `unfair` says why nothing of the row can be judged on this machine, `error` why ours has no figure.
-        `missed` names what is below what is wanted, `unjudged` what could not be compared; `met` needs both empty."""
+        `missed` names what is below what is wanted, `unjudged` what could not be compared; `met` needs both empty.
+        `ratio_at_limit` is the ratio that a figure at the limit would have."""
         less = unit in LESS
         if error:
             value = limit = ratio = share = None
@@ -82,6 +83,7 @@ class Context:
             reasons.append(" and ".join(missing) + (" is" if len(missing) == 1 else " are") + " missing")
         made = {"row": name, "value": value, "unit": unit, "limit": limit, "share_of_limit": share,
                 "share_wanted": limit_want, "peer": peer, "peer_value": peer_value, "ratio": ratio, "ratio_wanted": want,
+                "ratio_at_limit": ratio / share if ratio and share else None,
                 "target": target, "met": False if missed else True if judged and not unjudged else None,
                 "missed": missed, "unjudged": unjudged, "why_unjudged": "; ".join(filter(None, reasons)) or None,
                 "error": error, "note": note, "ops": list(ops)}
@@ -166,6 +168,9 @@ def verdict(row):
         # A target is in the units of the machine that it was set on; the ratio says what became of it on this one.
         if row["missed"] == ["target"] and row["ratio_wanted"] is not None and "ratio" not in row["unjudged"]:
             words.append("ratio met")
+        # A ratio is one of the machine that it was set on, too: another one's limit may lie below it.
+        if "ratio" in row["missed"] and row["ratio_at_limit"] and row["ratio_at_limit"] < row["ratio_wanted"]:
+            words.append(f"the limit is {row['ratio_at_limit']:.2f}x")
     elif row["unjudged"] and row["share_wanted"] is not None and "share" not in row["unjudged"]:
         # The share of the limit may be all that can be judged where the peers cannot be had.
         words.append("share met")
