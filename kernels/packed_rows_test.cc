@@ -414,6 +414,7 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
       const bool bytes = rounds_to_bytes(format.scheme);
       const bool takes = backend->packed_rows_bytes(64, 64, format) > 0;
       const std::size_t each = bytes ? 64 + sizeof(float) : 128;
+      EXPECT_EQ(backend->packed_rows_bytes(64, 64, format), takes ? 64 * 128 : 0);
       EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, format), takes ? 64 * each : 0);
       const bool has = testing::had(*backend, format, 64) == format;
       const bool vnni = backend == select(Family::kAvx512, nullptr) && cpu::features().avx512_vnni;
@@ -422,8 +423,10 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
         EXPECT_EQ(backend->packed_rows_bytes(64, k, format), 0U);
         EXPECT_EQ(backend->packed_whole_rows_bytes(64, k, format), 0U) << "not whole lines";
       }
-      EXPECT_EQ(backend->packed_rows_bytes(few, 64, format), 0U) << "each worker packs them";
-      EXPECT_EQ(backend->packed_whole_rows_bytes(few, 64, format), 0U);
+      for (const std::size_t rows : {std::size_t{1}, few}) {
+        EXPECT_EQ(backend->packed_rows_bytes(rows, 64, format), 0U) << "each worker packs them";
+        EXPECT_EQ(backend->packed_whole_rows_bytes(rows, 64, format), 0U);
+      }
       EXPECT_EQ(backend->packed_rows_bytes(few + 1, 64, format) > 0, takes);
     }
     for (const WeightFormat format : {WeightFormat(DType::kF32),

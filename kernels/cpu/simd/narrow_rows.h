@@ -29,8 +29,7 @@ struct NarrowRows {
         continue;
       }
       std::byte* to = part.to + (row * part.k + part.column) * 2;
-      for (std::size_t i = 0; i < part.columns; i += 16)
-        V::store_bf16(to + i * 2, V::load(x + i));
+      Rows<V>::narrow_row(x, DType::kBf16, to, part.columns);
     }
   }
 
