@@ -1,8 +1,8 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/avx2/vec.h"
+#include "kernels/cpu/simd/any_linear.h"
 #include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/move.h"
-#include "kernels/cpu/simd/quant.h"
 
 namespace tandem::kernels::cpu {
 namespace {

@@ -170,6 +170,7 @@ struct Avx2Vec {
   };
 
   static constexpr bool kOffsetBytes = false;
+  static constexpr bool kByteCuts = true;
 
   static Int int_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 
@@ -262,6 +263,122 @@ struct Avx2Vec {
 
   static Int dot4(Int acc, Bytes x, Int w) {
     return {dot4(acc.lo, x, w.lo), dot4(acc.hi, x, w.hi)};
+  }
+
+  // For byte_cuts.h:
+
+  static Int byte_ones() { return {_mm256_set1_epi8(1), _mm256_set1_epi8(1)}; }
+
+  static Int int_broadcast(std::uint32_t word) {
+    const __m256i v = _mm256_set1_epi32(static_cast<int>(word));
+    return {v, v};
+  }
+
+  static Int int_add(Int a, Int b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+  }
+
+  static Int int_sub(Int a, Int b) {
+    return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+  }
+
+  static Int add_halves(Int a, Int b) {
+    return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+  }
+
+  /// Bytes with 128 added to each.
+  static Int offset_bytes(Int v) {
+    const __m256i top = _mm256_set1_epi8(static_cast<char>(0x80));
+    return {_mm256_xor_si256(v.lo, top), _mm256_xor_si256(v.hi, top)};
+  }
+
+  /// Sums of two products of unsigned bytes with signed ones, as words of 16 bits.
+  static Int byte_products(Int a, Int b) {
+    return {_mm256_maddubs_epi16(a.lo, b.lo), _mm256_maddubs_epi16(a.hi, b.hi)};
+  }
+
+  // Assembly: GCC 12 brings in the words of all rows first and then has no registers for sums.
+
+  /// Adds to words of 16 bits what byte_products of w and the word at x are.
+  static inline __attribute__((always_inline)) void add_byte_products(Int* halves,
+                                                                      Int w,
+                                                                      const std::uint32_t* x) {
+    __m256i first;
+    __m256i second;
+    __asm__(
+        "vpbroadcastd %4, %2\n\t"
+        "vpmaddubsw %2, %5, %3\n\t"
+        "vpmaddubsw %2, %6, %2\n\t"
+        "vpaddw %3, %0, %0\n\t"
+        "vpaddw %2, %1, %1"
+        : "+x"(halves->lo), "+x"(halves->hi), "=&x"(first), "=&x"(second)
+        : "m"(*x), "x"(w.lo), "x"(w.hi));
+  }
+
+  /// Sets them to that.
+  static inline __attribute__((always_inline)) void set_byte_products(Int* halves,
+                                                                      Int w,
+                                                                      const std::uint32_t* x) {
+    __asm__(
+        "vpbroadcastd %2, %1\n\t"
+        "vpmaddubsw %1, %3, %0\n\t"
+        "vpmaddubsw %1, %4, %1"
+        : "=&x"(halves->lo), "=&x"(halves->hi)
+        : "m"(*x), "x"(w.lo), "x"(w.hi));
+  }
+
+  /// Adds to words of 32 bits what add_words of them is.
+  static inline __attribute__((always_inline)) void add_dot4(Int* acc,
+                                                             Int w,
+                                                             const std::uint32_t* x) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i first;
+    __m256i second;
+    __asm__(
+        "vpbroadcastd %4, %2\n\t"
+        "vpmaddubsw %2, %5, %3\n\t"
+        "vpmaddubsw %2, %6, %2\n\t"
+        "vpmaddwd %7, %3, %3\n\t"
+        "vpmaddwd %7, %2, %2\n\t"
+        "vpaddd %3, %0, %0\n\t"
+        "vpaddd %2, %1, %1"
+        : "+x"(acc->lo), "+x"(acc->hi), "=&x"(first), "=&x"(second)
+        : "m"(*x), "x"(w.lo), "x"(w.hi), "x"(ones));
+  }
+
+  /// Sums of two products of words of 16 bits.
+  static Int half_products(Int a, Int b) {
+    return {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
+  }
+
+  /// acc + both words of 16 bits of each.
+  static Int add_words(Int acc, Int halves) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return int_add(acc, half_products(halves, {ones, ones}));
+  }
+
+  /// A bit for each byte of words of 16 bits whose magnitude is more than `most`.
+  static std::uint64_t halves_above(Int halves, int most) {
+    const __m256i limit = _mm256_set1_epi16(static_cast<short>(most));
+    const auto above = [&](__m256i v) {
+      const int bits = _mm256_movemask_epi8(_mm256_cmpgt_epi16(_mm256_abs_epi16(v), limit));
+      return std::uint64_t{static_cast<std::uint32_t>(bits)};
+    };
+    return above(halves.lo) | above(halves.hi) << 32U;
+  }
+
+  /// A group's steps, two words of 16 bits each, and its offsets, a word of 32 bits whose upper
+  /// half is 0.
+  static void load_affine_halves(const void* from, Int* step, Int* offset) {
+    const auto half = [](__m128i eight, __m256i* steps, __m256i* offsets) {
+      const __m256i pairs = _mm256_cvtepu16_epi32(eight);
+      const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xff));
+      *steps = _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
+      *offsets = _mm256_srli_epi32(_mm256_srai_epi16(_mm256_slli_epi32(pairs, 16), 8), 16);
+    };
+    const auto* eights = static_cast<const __m128i*>(from);
+    half(_mm_loadu_si128(eights), &step->lo, &offset->lo);
+    half(_mm_loadu_si128(eights + 1), &step->hi, &offset->hi);
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {

@@ -111,6 +111,7 @@ struct Avx512Vec {
 
   using Int = __m512i;
   static constexpr bool kOffsetBytes = false;
+  static constexpr bool kByteCuts = false;
 
   static Int int_zero() { return _mm512_setzero_si512(); }
 

@@ -1,8 +1,8 @@
 // The shared kernels (kernels/cpu/simd) for one instruction set.
 #include "kernels/cpu/generic/vec.h"
+#include "kernels/cpu/simd/any_linear.h"
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/move.h"
-#include "kernels/cpu/simd/quant.h"
 
 namespace tandem::kernels::cpu {
 namespace {

@@ -108,6 +108,8 @@ struct GenericVec {
 
   /// Whether dot4 wants its second operand with 128 added to each byte (as dpbusd does).
   static constexpr bool kOffsetBytes = false;
+  /// Whether products of bytes of some rows go by byte_cuts.h.
+  static constexpr bool kByteCuts = false;
 
   static Int int_zero() { return {}; }
 

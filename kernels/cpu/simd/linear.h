@@ -18,8 +18,9 @@ struct Linear {
   using Vec = typename V::Vec;
   using Asks = PanelAsks<V>;
 
-  /// k of a cut.
+  /// k of a cut, and those between two looks at what is asked for.
   static constexpr std::size_t kCutK = 256;
+  static constexpr std::size_t kAskK = 8;
   /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
   static constexpr std::size_t kCutRows = kMostRows;
 
@@ -70,11 +71,10 @@ struct Linear {
 
   /// A cut of a panel, widened, and what is asked for while it is multiplied.
   struct Cut {
-    const float* weight;    ///< [k][16 outputs]
-    std::size_t begin;      ///< of k
-    std::size_t count;      ///< of k
-    const std::byte* next;  ///< this group's part of what the next cut is made of
-    std::size_t step;       ///< bytes on for each k
+    const float* weight;       ///< [k][16 outputs]
+    std::size_t begin;         ///< of k
+    std::size_t count;         ///< of k
+    typename Asks::Part next;  ///< this group's part of what the next cut is made of
   };
 
   /// R packed rows against a cut; `sums` of [R][16] wait in memory from cut to cut.
@@ -88,10 +88,13 @@ struct Linear {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
       acc[r][0] = cut.begin == 0 ? V::zero() : V::load(sums + r * 16);
-    for (std::size_t i = 0; i < cut.count; ++i) {
-      __builtin_prefetch(cut.next + i * cut.step, 0, 2);
-      const Vec w[1] = {V::load(cut.weight + i * kPanel)};
-      step<R, 1>(x + i * R, w, acc);
+    for (std::size_t i = 0; i < cut.count;) {
+      const std::size_t end = cut.count - i < kAskK ? cut.count : i + kAskK;
+      cut.next.ask(i / kAskK);
+      for (; i < end; ++i) {
+        const Vec w[1] = {V::load(cut.weight + i * kPanel)};
+        step<R, 1>(x + i * R, w, acc);
+      }
     }
     if (last) {
       Vec outputs[R];
@@ -119,16 +122,17 @@ struct Linear {
       const std::size_t left = block.k - begin;
       const std::size_t count = left < kCutK ? left : kCutK;
       T::widen(block, weight, begin, count, room);
-      Cut cut = {.weight = room,
-                 .begin = begin,
-                 .count = count,
-                 .next = count == left ? Asks::panels_behind(block, panel + 1)
-                                       : weight + T::at(begin + count),
-                 .step = (kBytes + groups * kCutK - 1) / (groups * kCutK)};
+      const std::byte* next =
+          count == left ? Asks::panels_behind(block, panel + 1) : weight + T::at(begin + count);
+      const std::size_t steps = (count + kAskK - 1) / kAskK;
+      std::size_t group = 0;
       for_groups(block, [&](std::size_t row, std::size_t rows) {
+        const Cut cut = {.weight = room,
+                         .begin = begin,
+                         .count = count,
+                         .next = Asks::part_of(next, kBytes, group++, groups, steps)};
         float* own = sums + row * kPanel;
         with_rows(rows, [&]<int R>() { run_cut<T, R>(block, row, panel, cut, own); });
-        cut.next += kBytes / groups;
       });
     }
   }
@@ -235,15 +239,17 @@ struct Linear {
     }
   }
 
-  /// Rows that are packed together when `left` remain; must match pack_rows.
+  /// Rows that are packed together when `left` remain; must match pack_rows. kMost, where not
+  /// V::kRowStep, is at most 6.
+  template <int kMost = V::kRowStep>
   static std::size_t group_rows(std::size_t left) {
     // 4 rows have too few chains to hide the latency of each other: 8 and 8 are better.
-    if (V::kRowStep >= 12 && left >= 12 && left != 16) return 12;
-    if (V::kRowStep >= 8 && left >= 8) return 8;
-    if (V::kRowStep > 6 && left >= 6) return 6;
-    if (V::kRowStep == 6) {
+    if (kMost >= 12 && left >= 12 && left != 16) return 12;
+    if (kMost >= 8 && left >= 8) return 8;
+    if (kMost > 6 && left >= 6) return 6;
+    if (kMost == 6 || kMost == 5) {
       // As even as can be: up to 4 rows take the same time, that of one chain.
-      const std::size_t groups = (left + 5) / 6;
+      const std::size_t groups = (left + kMost - 1) / kMost;
       return (left + groups - 1) / groups;
     }
     return left < 4 ? left : 4;
@@ -299,10 +305,10 @@ struct Linear {
   }
 
   /// fn(first row, rows) for each group of rows that is packed together.
-  template <class Fn>
+  template <int kMost = V::kRowStep, class Fn>
   static void for_groups(const LinearBlock& block, Fn fn) {
     for (std::size_t row = 0; row < block.rows;) {
-      const std::size_t rows = group_rows(block.rows - row);
+      const std::size_t rows = group_rows<kMost>(block.rows - row);
       fn(row, rows);
       row += rows;
     }

@@ -119,6 +119,29 @@ struct PanelAsks {
   static inline __attribute__((always_inline)) void ask_rest(const AheadInPanels& /*ahead*/,
                                                              std::size_t /*panel_bytes*/) {}
 
+  /// What a group of rows asks for while it multiplies a cut of k, some in each of its steps. Not
+  /// beside every k: there a line that is asked for takes the place of a load, and of loads such a
+  /// loop has no more than it needs.
+  struct Part {
+    const std::byte* from;
+    std::size_t step_bytes;
+
+    void ask(std::size_t step) const {
+      for (std::size_t at = step * step_bytes; at < (step + 1) * step_bytes; at += 64)
+        __builtin_prefetch(from + at, 0, 2);
+    }
+  };
+
+  /// Of group `group` of `groups`, which together ask for what the next cut is made of.
+  static Part part_of(const std::byte* next,
+                      std::size_t bytes,
+                      std::size_t group,
+                      std::size_t groups,
+                      std::size_t steps) {
+    return {.from = next + bytes * group / groups,
+            .step_bytes = (bytes + groups * steps - 1) / (groups * steps)};
+  }
+
   /// What is read from `panel` on.
   static const std::byte* panels_behind(const LinearBlock& block, std::size_t panel) {
     if (panel >= block.panel_end && block.next != nullptr) return block.next;

@@ -418,10 +418,11 @@ struct ByteTile {
   static constexpr bool kSlowChains = false;
 
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
+  template <int kMost = V::kRowStep>
   static void pack(const LinearBlock& block) {
     const std::size_t words = word_count(block);
     float* scales = block.scratch + kPackedFloats;
-    Linear<V>::for_groups(block, [&](std::size_t row, std::size_t rows) {
+    Linear<V>::template for_groups<kMost>(block, [&](std::size_t row, std::size_t rows) {
       std::uint32_t* to = Linear<V>::words_of(block) + row * words;
       if (block.x_bytes != nullptr) {
         for (std::size_t r = 0; r < rows; ++r)
@@ -462,16 +463,23 @@ struct ByteTile {
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     Int acc[R][P];
     products<R, P, R>(block, x, weight, ahead, acc);
-    const float* scales = block.scratch + kPackedFloats + row;
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      const Vec scale = V::load(
-          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
+      const std::byte* own = weight + static_cast<std::size_t>(p) * block.panel_bytes;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        out[r * P + p] = V::mul(V::mul(V::to_float(acc[r][p]), scale), V::broadcast(scales[r]));
-      }
+      for (int r = 0; r < R; ++r)
+        out[r * P + p] = output(block, row + static_cast<std::size_t>(r), own, acc[r][p]);
     }
+  }
+
+  /// What the sums of a row with a panel stand for.
+  static inline __attribute__((always_inline)) Vec output(const LinearBlock& block,
+                                                          std::size_t row,
+                                                          const std::byte* panel,
+                                                          Int sum) {
+    const Vec scale = V::load(reinterpret_cast<const float*>(panel));
+    const float row_scale = (block.scratch + kPackedFloats)[row];
+    return V::mul(V::mul(V::to_float(sum), scale), V::broadcast(row_scale));
   }
 
   static std::size_t word_count(const LinearBlock& block) {
@@ -533,27 +541,5 @@ template <class V>
 using Int8DynamicTile = ByteTile<V, PanelBytes<V>>;
 template <class V>
 using Int4Tile = ByteTile<V, PanelNibbles<V>>;
-
-/// Linear for every scheme.
-template <class V>
-struct AnyLinear {
-  static void run(const LinearBlock& block) {
-    switch (block.scheme) {
-      case WeightScheme::kFloat:
-        return Linear<V>::run(block);
-      case WeightScheme::kInt8:
-        return Linear<V>::template run_tiles<Int8Tile<V>>(block);
-      case WeightScheme::kInt4Group128:
-        return Linear<V>::template run_tiles<Int4Tile<V>>(block);
-      case WeightScheme::kInt8Dynamic:
-        return Linear<V>::template run_tiles<Int8DynamicTile<V>>(block);
-      case WeightScheme::kShortBf16:
-        if constexpr (V::kShortBf16) {
-          return ShortTile<V, typename Linear<V>::template FloatTile<DType::kBf16>>::run(block);
-        }
-        __builtin_trap();  // nobody packs it without Kernels::shorten
-    }
-  }
-};
 
 }  // namespace tandem::kernels::cpu
