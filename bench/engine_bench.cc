@@ -180,6 +180,10 @@ class Bench {
   /// itself in the caches.
   void measure() {
     limits_ = measure_limits(backend_, pool_, 0.3, model_->memory_plan(16).weight_bytes);
+    // All products with bytes are those of its weights.
+    if (quantization_ == model::Quantization::kInt4WeightOnly128) {
+      limits_.int8_gop_s = limits_.int4_gop_s;
+    }
     fmt::print(
         R"({{"bench": "limits", "family": "{}", "threads": {}, "clock": "{}", )"
         R"("read_gb_s": {:.1f}, "fma_gflop_s": {:.0f}, "bf16_gflop_s": {:.0f}, "int8_gop_s": {:.0f}}})"

@@ -89,6 +89,7 @@ struct Format {
 
 double peak_of(const Setup& setup, const tandem::kernels::WeightFormat& format) {
   const tandem::bench::Limits& limits = setup.limits;
+  if (format.scheme == WeightScheme::kInt4Group128) return limits.int4_gop_s;
   if (rounds_to_bytes(format.scheme)) return limits.int8_gop_s;
   return tandem::bench::multiplies_bf16(setup.backend.family(), format) ? limits.bf16_gflop_s
                                                                         : limits.fma_gflop_s;
@@ -343,7 +344,8 @@ int main(int argc, char** argv) {
   setup.limits = tandem::bench::measure_limits(*backend, pool, flags.budget_s, setup.set_bytes);
   std::printf(
       "{\"bench\":\"limits\",\"family\":\"%s\",\"threads\":%zu,\"clock\":\"%s\",\"read_gb_s\":%.2f,"
-      "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f,\"set_bytes\":%zu}\n",
+      "\"fma_gflop_s\":%.2f,\"bf16_gflop_s\":%.2f,\"int8_gop_s\":%.2f,\"int4_gop_s\":%.2f,"
+      "\"set_bytes\":%zu}\n",
       std::string(tandem::kernels::family_name(backend->family())).c_str(),
       pool.thread_count(),
       use_cpu_time ? "cpu" : "wall",
@@ -351,6 +353,7 @@ int main(int argc, char** argv) {
       setup.limits.fma_gflop_s,
       setup.limits.bf16_gflop_s,
       setup.limits.int8_gop_s,
+      setup.limits.int4_gop_s,
       setup.set_bytes);
   for (const Format& format : {Format{"bf16", DType::kBf16},
                                Format{"f32", DType::kF32},

@@ -79,7 +79,9 @@ __attribute__((target("avx512f,avx512vnni"))) void int8_loop_vnni(std::size_t ro
   sink = static_cast<float>(_mm512_cvtsi512_si32(total));
 }
 
-__attribute__((target("avx2"))) void int8_loop_256(std::size_t rounds) {
+// kWords: sums stay words of 16 bits, as those of 4 bit do for a while.
+template <bool kWords>
+__attribute__((target("avx2"))) void byte_loop_256(std::size_t rounds) {
   __m256i sums[12];
   for (auto& sum : sums)
     sum = _mm256_set1_epi32(1);
@@ -89,7 +91,9 @@ __attribute__((target("avx2"))) void int8_loop_256(std::size_t rounds) {
 #pragma GCC unroll 12
     for (auto& sum : sums) {
       __asm__ volatile("" : "+x"(a));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
+      const __m256i pairs = _mm256_maddubs_epi16(a, a);
+      sum = kWords ? _mm256_add_epi16(sum, pairs)
+                   : _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
     }
   }
   __m256i total = sums[0];
@@ -190,7 +194,8 @@ bool has_wide_vectors(const Backend& backend) {
   return backend.family() >= Family::kAvx512;
 }
 
-double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
+/// Products of bytes, or with `half` of bytes and half bytes.
+double measure_bytes(const Backend& backend, ThreadPool& pool, double budget_s, bool half) {
 #if defined(__x86_64__)
   if (backend.family() == Family::kAmx) return measure_tiles<true>(pool, budget_s);
   constexpr std::size_t kRounds = 1'000'000;
@@ -201,7 +206,7 @@ double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
     loop = &int8_loop_vnni;
     op_per_round = 12 * 64 * 2;
   } else if (wide || backend.family() == Family::kAvx2) {
-    loop = &int8_loop_256;
+    loop = half && !wide ? &byte_loop_256<true> : &byte_loop_256<false>;
     op_per_round = 12 * 32 * 2;
   }
   if (loop == nullptr) return 0;
@@ -214,6 +219,7 @@ double measure_int8(const Backend& backend, ThreadPool& pool, double budget_s) {
   (void)backend;
   (void)pool;
   (void)budget_s;
+  (void)half;
   return 0;
 #endif
 }
@@ -445,7 +451,8 @@ Limits measure_limits(const Backend& backend,
   return {.read_gb_s = measure_read(backend, pool, budget_s, read_bytes),
           .fma_gflop_s = fma_gflop_s,
           .bf16_gflop_s = measure_bf16(backend, pool, budget_s, fma_gflop_s),
-          .int8_gop_s = measure_int8(backend, pool, budget_s)};
+          .int8_gop_s = measure_bytes(backend, pool, budget_s, false),
+          .int4_gop_s = measure_bytes(backend, pool, budget_s, true)};
 }
 
 }  // namespace tandem::bench

@@ -15,6 +15,7 @@ struct Limits {
   double bf16_gflop_s =
       0;  ///< products of bf16 weights: tiles or pairs where the family has them, else as fma
   double int8_gop_s = 0;  ///< products of 8 bit, two operations each: tiles, VNNI, or maddubs
+  double int4_gop_s = 0;  ///< of 4 bit, where maddubs' sums fit 16 bits; else as of 8 bit
 };
 
 /// Whether the family multiplies weights of this format as bf16, or with as many products (int8 by

@@ -63,6 +63,28 @@ void expect_all_of_the_next_tile() {
   }
 }
 
+TEST(PanelAsks, GroupsAskForTheNextCutWhole) {
+  const std::vector<std::byte> memory(kPanelBytes);
+  for (const std::size_t groups : {1U, 2U, 3U, 7U, 32U, 39U}) {
+    for (const std::size_t steps : {1U, 2U, 8U, 32U}) {
+      SCOPED_TRACE(std::to_string(groups) + " groups, steps " + std::to_string(steps));
+      std::vector<int> asked(kLines + 1, 0);
+      for (std::size_t group = 0; group < groups; ++group) {
+        const auto part = Asks::part_of(memory.data(), kPanelBytes, group, groups, steps);
+        for (std::size_t step = 0; step < steps; ++step) {
+          part.for_lines(step, [&](const std::byte* line) {
+            const auto place = static_cast<std::size_t>(line - memory.data()) / 64;
+            ASSERT_LE(place, kLines);
+            ++asked[place];
+          });
+        }
+      }
+      for (std::size_t line = 0; line < kLines; ++line)
+        EXPECT_GE(asked[line], 1) << line;
+    }
+  }
+}
+
 TEST(PanelAsks, TheNextTileIsAskedForWhole) {
   expect_all_of_the_next_tile<1>();
   expect_all_of_the_next_tile<2>();

@@ -2,7 +2,7 @@
 // bit.
 #pragma once
 
-#include "kernels/api/dtype.h"
+#include "kernels/cpu/avx2/bytes.h"
 
 #include <immintrin.h>
 
@@ -11,7 +11,7 @@
 
 namespace tandem::kernels::cpu {
 
-struct Avx2Vec {
+struct Avx2Vec : Avx2Bytes {
   struct Vec {
     __m256 lo;
     __m256 hi;
@@ -19,6 +19,7 @@ struct Avx2Vec {
 
   static constexpr bool kBf16Pairs = false;
   static constexpr bool kShortBf16 = true;
+  static constexpr bool kByteCuts = true;
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;
@@ -136,25 +137,6 @@ struct Avx2Vec {
         _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
   }
 
-  /// By way of binary16: see fp8_to_f32.
-  template <DType D>
-  static __m256i widen_fp8_words(__m128i bytes) {
-    const __m128i words = _mm_cvtepu8_epi16(bytes);
-    if constexpr (D == DType::kFp8E5m2) {
-      const __m256 wide = _mm256_cvtph_ps(_mm_slli_epi16(words, 8));
-      return _mm256_srli_epi32(_mm256_castps_si256(wide), 16);
-    } else {
-      const __m128i magnitude = _mm_and_si128(words, _mm_set1_epi16(0x7f));
-      const __m128i sign = _mm_slli_epi16(_mm_and_si128(words, _mm_set1_epi16(0x80)), 8);
-      const __m256 wide = _mm256_cvtph_ps(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign));
-      const __m256i scaled = _mm256_castps_si256(_mm256_mul_ps(wide, _mm256_set1_ps(256.0F)));
-      const __m256i is_nan =
-          _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)));
-      const __m256i nan = _mm256_and_si256(is_nan, _mm256_set1_epi32(0x7fe00000));
-      return _mm256_srli_epi32(_mm256_or_si256(scaled, nan), 16);
-    }
-  }
-
   static void store_int8(std::int8_t* to, Vec v) {
     const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi));
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
@@ -162,43 +144,6 @@ struct Avx2Vec {
         to,
         0,
         _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
-  }
-
-  struct Int {
-    __m256i lo;
-    __m256i hi;
-  };
-
-  static constexpr bool kOffsetBytes = false;
-  static constexpr bool kByteCuts = true;
-
-  static Int int_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-
-  static Int int_load(const void* from) {
-    const auto* words = static_cast<const __m256i*>(from);
-    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
-  }
-
-  static void int_store(void* to, Int v) {
-    auto* words = static_cast<__m256i*>(to);
-    _mm256_storeu_si256(words, v.lo);
-    _mm256_storeu_si256(words + 1, v.hi);
-  }
-
-  template <DType D>
-  static Int widen_fp8(const void* from) {
-    const auto half = [&](std::size_t offset) {
-      const __m128i bytes = load_half(from, offset);
-      const __m256i words = _mm256_packus_epi32(
-          widen_fp8_words<D>(bytes), widen_fp8_words<D>(_mm_unpackhi_epi64(bytes, bytes)));
-      return _mm256_permute4x64_epi64(words, 0xd8);
-    };
-    return {half(0), half(16)};
-  }
-
-  static Int int_negate(Int v) {
-    const __m256i zero = _mm256_setzero_si256();
-    return {_mm256_sub_epi32(zero, v.lo), _mm256_sub_epi32(zero, v.hi)};
   }
 
   static Vec to_float(Int v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
@@ -211,174 +156,6 @@ struct Avx2Vec {
   template <int J>
   static Vec byte_of(Int v) {
     return {byte_of<J>(v.lo), byte_of<J>(v.hi)};
-  }
-
-  static __m256i low_nibbles(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-
-  static Int low_nibbles(Int v) { return {low_nibbles(v.lo), low_nibbles(v.hi)}; }
-
-  static Int high_nibbles(Int v) {
-    return {low_nibbles(_mm256_srli_epi16(v.lo, 4)), low_nibbles(_mm256_srli_epi16(v.hi, 4))};
-  }
-
-  static void load_affine(__m128i eight, __m256i* step, __m256i* offset) {
-    const __m256i pairs = _mm256_cvtepu16_epi32(eight);
-    const __m128i first = _mm_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
-    const __m128i second = _mm_setr_epi8(1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
-    *step = _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(first));
-    *offset = _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(second));
-  }
-
-  static void load_affine(const void* from, Int* step, Int* offset) {
-    const auto* eights = static_cast<const __m128i*>(from);
-    load_affine(_mm_loadu_si128(eights), &step->lo, &offset->lo);
-    load_affine(_mm_loadu_si128(eights + 1), &step->hi, &offset->hi);
-  }
-
-  // A product of 16 bits is two of 8, since the lower one stays below 256.
-  static __m256i scaled_bytes(__m256i v, __m256i step, __m256i offset) {
-    return _mm256_sub_epi8(_mm256_mullo_epi16(v, step), offset);
-  }
-
-  static Int scaled_bytes(Int v, Int step, Int offset) {
-    return {scaled_bytes(v.lo, step.lo, offset.lo), scaled_bytes(v.hi, step.hi, offset.hi)};
-  }
-
-  /// The bytes of x and their magnitudes.
-  struct Bytes {
-    __m256i value;
-    __m256i magnitude;
-  };
-
-  static Bytes bytes_of(std::uint32_t four) {
-    const __m256i value = _mm256_set1_epi32(static_cast<int>(four));
-    return {value, _mm256_abs_epi8(value)};
-  }
-
-  // The sign of x goes to w, so that maddubs gets its unsigned operand; 2 * 127 * 127 fits 16 bits.
-  static __m256i dot4(__m256i acc, Bytes x, __m256i w) {
-    const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8(w, x.value));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-
-  static Int dot4(Int acc, Bytes x, Int w) {
-    return {dot4(acc.lo, x, w.lo), dot4(acc.hi, x, w.hi)};
-  }
-
-  // For byte_cuts.h:
-
-  static Int byte_ones() { return {_mm256_set1_epi8(1), _mm256_set1_epi8(1)}; }
-
-  static Int int_broadcast(std::uint32_t word) {
-    const __m256i v = _mm256_set1_epi32(static_cast<int>(word));
-    return {v, v};
-  }
-
-  static Int int_add(Int a, Int b) {
-    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
-  }
-
-  static Int int_sub(Int a, Int b) {
-    return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
-  }
-
-  static Int add_halves(Int a, Int b) {
-    return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
-  }
-
-  /// Bytes with 128 added to each.
-  static Int offset_bytes(Int v) {
-    const __m256i top = _mm256_set1_epi8(static_cast<char>(0x80));
-    return {_mm256_xor_si256(v.lo, top), _mm256_xor_si256(v.hi, top)};
-  }
-
-  /// Sums of two products of unsigned bytes with signed ones, as words of 16 bits.
-  static Int byte_products(Int a, Int b) {
-    return {_mm256_maddubs_epi16(a.lo, b.lo), _mm256_maddubs_epi16(a.hi, b.hi)};
-  }
-
-  // Assembly: GCC 12 brings in the words of all rows first and then has no registers for sums.
-
-  /// Adds to words of 16 bits what byte_products of w and the word at x are.
-  static inline __attribute__((always_inline)) void add_byte_products(Int* halves,
-                                                                      Int w,
-                                                                      const std::uint32_t* x) {
-    __m256i first;
-    __m256i second;
-    __asm__(
-        "vpbroadcastd %4, %2\n\t"
-        "vpmaddubsw %2, %5, %3\n\t"
-        "vpmaddubsw %2, %6, %2\n\t"
-        "vpaddw %3, %0, %0\n\t"
-        "vpaddw %2, %1, %1"
-        : "+x"(halves->lo), "+x"(halves->hi), "=&x"(first), "=&x"(second)
-        : "m"(*x), "x"(w.lo), "x"(w.hi));
-  }
-
-  /// Sets them to that.
-  static inline __attribute__((always_inline)) void set_byte_products(Int* halves,
-                                                                      Int w,
-                                                                      const std::uint32_t* x) {
-    __asm__(
-        "vpbroadcastd %2, %1\n\t"
-        "vpmaddubsw %1, %3, %0\n\t"
-        "vpmaddubsw %1, %4, %1"
-        : "=&x"(halves->lo), "=&x"(halves->hi)
-        : "m"(*x), "x"(w.lo), "x"(w.hi));
-  }
-
-  /// Adds to words of 32 bits what add_words of them is.
-  static inline __attribute__((always_inline)) void add_dot4(Int* acc,
-                                                             Int w,
-                                                             const std::uint32_t* x) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i first;
-    __m256i second;
-    __asm__(
-        "vpbroadcastd %4, %2\n\t"
-        "vpmaddubsw %2, %5, %3\n\t"
-        "vpmaddubsw %2, %6, %2\n\t"
-        "vpmaddwd %7, %3, %3\n\t"
-        "vpmaddwd %7, %2, %2\n\t"
-        "vpaddd %3, %0, %0\n\t"
-        "vpaddd %2, %1, %1"
-        : "+x"(acc->lo), "+x"(acc->hi), "=&x"(first), "=&x"(second)
-        : "m"(*x), "x"(w.lo), "x"(w.hi), "x"(ones));
-  }
-
-  /// Sums of two products of words of 16 bits.
-  static Int half_products(Int a, Int b) {
-    return {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
-  }
-
-  /// acc + both words of 16 bits of each.
-  static Int add_words(Int acc, Int halves) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    return int_add(acc, half_products(halves, {ones, ones}));
-  }
-
-  /// A bit for each byte of words of 16 bits whose magnitude is more than `most`.
-  static std::uint64_t halves_above(Int halves, int most) {
-    const __m256i limit = _mm256_set1_epi16(static_cast<short>(most));
-    const auto above = [&](__m256i v) {
-      const int bits = _mm256_movemask_epi8(_mm256_cmpgt_epi16(_mm256_abs_epi16(v), limit));
-      return std::uint64_t{static_cast<std::uint32_t>(bits)};
-    };
-    return above(halves.lo) | above(halves.hi) << 32U;
-  }
-
-  /// A group's steps, two words of 16 bits each, and its offsets, a word of 32 bits whose upper
-  /// half is 0.
-  static void load_affine_halves(const void* from, Int* step, Int* offset) {
-    const auto half = [](__m128i eight, __m256i* steps, __m256i* offsets) {
-      const __m256i pairs = _mm256_cvtepu16_epi32(eight);
-      const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xff));
-      *steps = _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
-      *offsets = _mm256_srli_epi32(_mm256_srai_epi16(_mm256_slli_epi32(pairs, 16), 8), 16);
-    };
-    const auto* eights = static_cast<const __m128i*>(from);
-    half(_mm_loadu_si128(eights), &step->lo, &offset->lo);
-    half(_mm_loadu_si128(eights + 1), &step->hi, &offset->hi);
   }
 
   static void load_pairs(const void* from, Vec* first, Vec* second) {

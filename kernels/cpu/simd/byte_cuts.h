@@ -14,7 +14,7 @@
 // Weights become unsigned bytes a cut of k at a time, once for all rows; sums wait in memory.
 //
 // Bound: processors of this kind start two vectors of products in a cycle. One of FMAs has 8, one
-// of 4 bit nearly 32, and of 8 bit it takes two for 32.
+// of 4 bit nearly 32, and of 8 bit it takes two for 32. Measured: docs/kernels.md.
 #pragma once
 
 #include "kernels/cpu/simd/quant.h"
@@ -44,12 +44,15 @@ struct CutRoom {
     return Linear<V>::words_of(block) + row * word_count(block);
   }
 
+  /// Nothing was taken out of a group's words: too many had more than fits.
+  static constexpr std::uint32_t kSigned = ~std::uint32_t{0};
+
   /// What was taken out of that group's words, in their order.
   static Excess* excess(const LinearBlock& block, std::size_t row) {
     return reinterpret_cast<Excess*>(block.scratch + kExcessAt) + row * word_count(block);
   }
 
-  /// How many words of that group had more than fits.
+  /// How many words of that group had more than fits, or kSigned.
   static std::uint32_t* excess_count(const LinearBlock& block, std::size_t row) {
     return reinterpret_cast<std::uint32_t*>(block.scratch + kCountsAt) + row;
   }
@@ -78,6 +81,7 @@ struct CutRoom {
   static constexpr std::size_t kCountsAt = kPackedFloats + kMostRows;  // behind the rows' scales
   static constexpr std::size_t kSumsAt = kCountsAt + kMostRows;
   static constexpr std::size_t kWeightsAt = kSumsAt + kMostRows * kPanel;
+  static_assert(sizeof(Excess) == 2 * sizeof(float) && kMaxByteInputs / 4 < 1 << 24);
   static_assert(kByteSumsAt + kPackedFloats / kInt4Group + kMostRows <= kPackedFloats);
   static_assert(kWeightsAt + (kWords + 2 * kInt4HeaderGroups) * kPanel <=
                 kTilesRoom / sizeof(float));
@@ -100,14 +104,28 @@ struct OffsetBytes {
 
   /// Sums the packed rows [row, row + rows), and takes out of them what does not fit.
   static void prepare(const LinearBlock& block, std::size_t row, std::size_t rows) {
-    std::uint32_t* x = Room::words(block, row);
-    typename Room::Excess* excess = Room::excess(block, row);
+    static_assert(kRows < 16);  // a bit for each byte
     const std::uint64_t own = (std::uint64_t{1} << (4 * rows)) - 1;
+    const std::size_t words = Room::word_count(block);
+    std::uint32_t* x = Room::words(block, row);
+    std::size_t bytes = 0;
+    Int pairs;
     Int sums = V::int_zero();
-    for (std::size_t word = 0; word < Room::word_count(block); ++word, x += rows) {
-      const Int pairs = V::byte_products(V::byte_ones(), V::int_load(x));
+    for (std::size_t word = 0; word < words; ++word) {
+      const std::uint64_t above = bytes_above(x + word * rows, &pairs) & own;
       sums = V::add_words(sums, pairs);
-      if ((V::halves_above(pairs, kMostOfPair) & own) == 0) continue;
+      if (above != 0) bytes += static_cast<std::size_t>(__builtin_popcountll(above));
+    }
+    alignas(64) std::uint32_t each[kPanel];
+    V::int_store(each, sums);
+    for (std::size_t r = 0; r < rows; ++r)
+      Room::byte_sums(block, row)[r] = each[r];
+    std::uint32_t* count = Room::excess_count(block, row);
+    *count = Room::kSigned;
+    if (bytes * kExcessMost > words * rows * 4) return;
+    typename Room::Excess* excess = Room::excess(block, row);
+    for (std::size_t word = 0; bytes != 0 && word < words; ++word, x += rows) {
+      if ((bytes_above(x, &pairs) & own) == 0) continue;
       for (std::size_t r = 0; r < rows; ++r) {
         const std::uint32_t taken = take_excess(x + r);
         if (taken == 0) continue;
@@ -117,11 +135,7 @@ struct OffsetBytes {
         ++excess;
       }
     }
-    *Room::excess_count(block, row) = static_cast<std::uint32_t>(excess - Room::excess(block, row));
-    alignas(64) std::uint32_t each[kPanel];
-    V::int_store(each, sums);
-    for (std::size_t r = 0; r < rows; ++r)
-      Room::byte_sums(block, row)[r] = each[r];
+    *count = static_cast<std::uint32_t>(excess - Room::excess(block, row));
   }
 
   /// Words [begin, begin + count) of a panel, 128 added to each byte.
@@ -141,6 +155,8 @@ struct OffsetBytes {
     const std::uint32_t* x = Room::words(block, row) + begin * R;
     const std::byte* weights = Room::weights(block);
     std::byte* sums = Room::sums(block, row);
+    if (*Room::excess_count(block, row) == Room::kSigned)
+      return add_signed<R>(x, weights, count, next, sums);
     Int acc[R];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -163,10 +179,11 @@ struct OffsetBytes {
   /// What the cuts left: the excess of R rows, whose pairs hold one product each, and offsets.
   template <int R>
   static void finish(const LinearBlock& block, std::size_t row, const std::byte* panel) {
+    const std::uint32_t count = *Room::excess_count(block, row);
+    if (count == Room::kSigned) return;
     std::byte* sums = Room::sums(block, row);
     const typename Room::Excess* excess = Room::excess(block, row);
-    const typename Room::Excess* end = excess + *Room::excess_count(block, row);
-    for (; excess != end; ++excess) {
+    for (const typename Room::Excess* end = excess + count; excess != end; ++excess) {
       std::byte* sum_at = sums + excess->row * 64;
       Int sum = V::int_load(sum_at);
       V::add_dot4(&sum, V::offset_bytes(V::int_load(panel + at(excess->word))), &excess->bytes);
@@ -181,6 +198,34 @@ struct OffsetBytes {
 
  private:
   static constexpr int kMostOfPair = 128;
+  /// Where more than one byte of so many is of a pair with more, taking it out costs more than it
+  /// saves.
+  static constexpr std::size_t kExcessMost = 8;
+
+  /// A bit for each byte of pairs of x that do not fit; `sums`: of the pairs.
+  static inline __attribute__((always_inline)) std::uint64_t bytes_above(const std::uint32_t* x,
+                                                                         Int* sums) {
+    *sums = V::byte_products(V::byte_ones(), V::int_load(x));
+    return V::halves_above(*sums, kMostOfPair);
+  }
+
+  /// add() for rows that kept what does not fit.
+  template <int R>
+  static void add_signed(const std::uint32_t* x,
+                         const std::byte* weights,
+                         std::size_t count,
+                         const typename PanelAsks<V>::Part& next,
+                         std::byte* sums) {
+    for (std::size_t word = 0; word < count; ++word, x += R) {
+      if (word % Room::kStepWords == 0) next.ask(word / Room::kStepWords);
+      const Int w = V::offset_bytes(V::int_load(weights + word * 64));
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const Int sum = V::int_load(sums + r * 64);
+        V::int_store(sums + r * 64, V::dot4(sum, V::bytes_of(x[r]), w));
+      }
+    }
+  }
 
   /// Brings either pair of four bytes down to kMostOfPair. Returns what was taken of each byte.
   static std::uint32_t take_excess(std::uint32_t* four) {
@@ -190,7 +235,7 @@ struct OffsetBytes {
     for (int i = 0; i < 4; i += 2) {
       const int sum = bytes[i] + bytes[i + 1];
       const int fits = sum > kMostOfPair ? kMostOfPair : (sum < -kMostOfPair ? -kMostOfPair : sum);
-      // Less than the byte itself, since the other one is no more than 127 of it.
+      // No more than the byte itself, since the other one is no more than 128.
       taken[i] = static_cast<std::int8_t>(sum - fits);
       bytes[i] = static_cast<std::int8_t>(bytes[i] - taken[i]);
     }
@@ -208,11 +253,14 @@ struct NibbleWords {
   using Room = CutRoom<V>;
   using Panel = PanelNibbles<V>;
 
+  // As of OffsetBytes:
+
   static constexpr int kRows = V::kRowStep;
   static constexpr std::size_t kFewRows = 1;
 
   static constexpr std::size_t at(std::size_t word) { return Panel::at(word * 4); }
 
+  /// Sums the bytes of the packed rows [row, row + rows).
   static void prepare(const LinearBlock& block, std::size_t row, std::size_t rows) {
     const std::uint32_t* x = Room::words(block, row);
     std::uint32_t* to = group_sums(block, row);
@@ -292,7 +340,7 @@ struct NibbleWords {
  private:
   static constexpr std::size_t kGroupWords = kInt4Group / 4;
   /// Products of a step fit 16 bits.
-  static_assert(Room::kStepWords * 2 * 15 * 127 < 1 << 15);
+  static_assert(Room::kStepWords * 2 * 15 * 128 < 1 << 15);
 
   /// acc, or what is added to it: products of a word of R rows, of 16 bits.
   template <bool kAdd, int R>
@@ -320,6 +368,8 @@ struct NibbleWords {
 /// All rows of a block against its panels, a cut of k at a time.
 template <class V, class Weights>
 struct ByteCuts {
+  static_assert(!V::kOffsetBytes);  // of rows
+
   using Vec = typename V::Vec;
   using Room = CutRoom<V>;
 
@@ -353,14 +403,16 @@ struct ByteCuts {
       const std::byte* next = last ? PanelAsks<V>::panels_behind(block, panel + 1)
                                    : weight + Weights::at(begin + count);
       constexpr std::size_t kBytes = Weights::at(Room::kWords) - Weights::at(0);
-      const std::size_t steps = (count + Room::kStepWords - 1) / Room::kStepWords;
       std::size_t group = 0;
       Linear<V>::template for_groups<Weights::kRows>(block, [&](std::size_t row, std::size_t rows) {
-        const auto part = PanelAsks<V>::part_of(next, kBytes, group++, groups, steps);
+        const auto part =
+            PanelAsks<V>::part_of(next, kBytes, group++, groups, Room::kWords / Room::kStepWords);
         Linear<V>::with_rows(rows, [&]<int R>() {
-          if (last) Linear<V>::template ask_outputs<R, 1>(block, row, panel);
-          Weights::template add<R>(block, row, begin, count, part);
-          if (last) finish<R>(block, row, panel);
+          if constexpr (R <= Weights::kRows) {
+            if (last) Linear<V>::template ask_outputs<R, 1>(block, row, panel);
+            Weights::template add<R>(block, row, begin, count, part);
+            if (last) finish<R>(block, row, panel);
+          }
         });
       });
     }

@@ -4,8 +4,8 @@
 // register. A tile of R rows x P panels keeps R * P such registers; how rows and panels are grouped
 // therefore cannot change a bit, and one row costs the same order of sums as a tile of 512. x is
 // first copied to [k][R], so that the inner loop reads two forward streams. Bound: few rows read
-// the weight once, at memory bandwidth; many rows run at the FMA peak (a 12 x 2 tile does 24 FMAs
-// for 2 loads and 12 broadcasts).
+// the weight once, at memory bandwidth; many run at the FMA peak (12 x 2: 24 for 2 loads, 12
+// broadcasts).
 #pragma once
 
 #include "kernels/cpu/simd/panel_asks.h"
@@ -18,11 +18,8 @@ struct Linear {
   using Vec = typename V::Vec;
   using Asks = PanelAsks<V>;
 
-  /// k of a cut, and those between two looks at what is asked for.
-  static constexpr std::size_t kCutK = 256;
-  static constexpr std::size_t kAskK = 8;
-  /// Rows of a block (tasks.h) at most: so many sums and a cut fit behind the packed rows.
-  static constexpr std::size_t kCutRows = kMostRows;
+  static constexpr std::size_t kCutK = 256;  ///< k of a cut
+  static constexpr std::size_t kAskK = 8;    ///< those that lines are asked for at once beside
 
   /// What lies `at` bytes from where each of P panels begins.
   template <int P>
@@ -116,7 +113,7 @@ struct Linear {
     for_groups(block, [&](std::size_t, std::size_t) { ++groups; });
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     float* sums = block.scratch + kPackedFloats;
-    float* room = sums + kCutRows * kPanel;
+    float* room = sums + kMostRows * kPanel;
     constexpr std::size_t kBytes = T::at(kCutK) - T::at(0);
     for (std::size_t begin = 0; begin < block.k; begin += kCutK) {
       const std::size_t left = block.k - begin;
@@ -124,15 +121,14 @@ struct Linear {
       T::widen(block, weight, begin, count, room);
       const std::byte* next =
           count == left ? Asks::panels_behind(block, panel + 1) : weight + T::at(begin + count);
-      const std::size_t steps = (count + kAskK - 1) / kAskK;
       std::size_t group = 0;
       for_groups(block, [&](std::size_t row, std::size_t rows) {
         const Cut cut = {.weight = room,
                          .begin = begin,
                          .count = count,
-                         .next = Asks::part_of(next, kBytes, group++, groups, steps)};
-        float* own = sums + row * kPanel;
-        with_rows(rows, [&]<int R>() { run_cut<T, R>(block, row, panel, cut, own); });
+                         .next = Asks::part_of(next, kBytes, group++, groups, kCutK / kAskK)};
+        with_rows(rows,
+                  [&]<int R>() { run_cut<T, R>(block, row, panel, cut, sums + row * kPanel); });
       });
     }
   }
@@ -239,10 +235,10 @@ struct Linear {
     }
   }
 
-  /// Rows that are packed together when `left` remain; must match pack_rows. kMost, where not
-  /// V::kRowStep, is at most 6.
+  /// Rows that are packed together when `left` remain. kMost: V::kRowStep, or 5 where that is 6.
   template <int kMost = V::kRowStep>
   static std::size_t group_rows(std::size_t left) {
+    static_assert(kMost == V::kRowStep || (kMost == 5 && V::kRowStep == 6));
     // 4 rows have too few chains to hide the latency of each other: 8 and 8 are better.
     if (kMost >= 12 && left >= 12 && left != 16) return 12;
     if (kMost >= 8 && left >= 8) return 8;

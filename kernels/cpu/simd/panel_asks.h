@@ -127,12 +127,19 @@ struct PanelAsks {
     std::size_t step_bytes;
 
     void ask(std::size_t step) const {
+      for_lines(step, [](const std::byte* line) { __builtin_prefetch(line, 0, 2); });
+    }
+
+    /// fn(somewhere in it) for the lines of a step.
+    template <class Fn>
+    void for_lines(std::size_t step, Fn fn) const {
       for (std::size_t at = step * step_bytes; at < (step + 1) * step_bytes; at += 64)
-        __builtin_prefetch(from + at, 0, 2);
+        fn(from + at);
     }
   };
 
-  /// Of group `group` of `groups`, which together ask for what the next cut is made of.
+  /// Of group `group` of `groups`, which together ask for what the next cut is made of if this one
+  /// has `steps`; a shorter one asks for less.
   static Part part_of(const std::byte* next,
                       std::size_t bytes,
                       std::size_t group,

@@ -4,7 +4,8 @@
 //   kInt8          one chain of FMAs over k of x * q, then times the scale; by bytes: fixed_int8.h
 //   kInt8Dynamic, kInt4Group128
 //                  an exact integer sum, to float, times the output's scale, times the row's
-// q are widened in registers, so that memory holds and moves the small ones only.
+// q are widened in registers, so that memory holds and moves the small ones only. Where products of
+// bytes are maddubs, some rows take byte_cuts.h: the same sums.
 #pragma once
 
 #include "kernels/cpu/simd/byte_panels.h"
