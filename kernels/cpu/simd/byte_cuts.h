@@ -63,6 +63,14 @@ struct CutRoom {
     return reinterpret_cast<std::uint32_t*>(block.scratch + kByteSumsAt) + row;
   }
 
+  /// The first words of `sums` to as many rows.
+  static void put(typename V::Int sums, std::size_t rows, std::uint32_t* to) {
+    alignas(64) std::uint32_t each[kPanel];
+    V::int_store(each, sums);
+    for (std::size_t r = 0; r < rows; ++r)
+      to[r] = each[r];
+  }
+
   /// [rows][16 outputs], words of 32 bits.
   static std::byte* sums(const LinearBlock& block, std::size_t row) {
     return reinterpret_cast<std::byte*>(block.scratch + kSumsAt + row * kPanel);
@@ -116,10 +124,7 @@ struct OffsetBytes {
       sums = V::add_words(sums, pairs);
       if (above != 0) bytes += static_cast<std::size_t>(__builtin_popcountll(above));
     }
-    alignas(64) std::uint32_t each[kPanel];
-    V::int_store(each, sums);
-    for (std::size_t r = 0; r < rows; ++r)
-      Room::byte_sums(block, row)[r] = each[r];
+    Room::put(sums, rows, Room::byte_sums(block, row));
     std::uint32_t* count = Room::excess_count(block, row);
     *count = Room::kSigned;
     if (bytes * kExcessMost > words * rows * 4) return;
@@ -270,10 +275,7 @@ struct NibbleWords {
       Int sums = V::int_zero();
       for (; word < end; ++word, x += rows)
         sums = V::add_words(sums, V::byte_products(V::byte_ones(), V::int_load(x)));
-      alignas(64) std::uint32_t each[kPanel];
-      V::int_store(each, sums);
-      for (std::size_t r = 0; r < rows; ++r)
-        to[r] = each[r];
+      Room::put(sums, rows, to);
     }
   }
 
