@@ -3,14 +3,14 @@
 //
 // Idea: such a word must not overflow, and what is done against that decides how many operations 32
 // products take. Both ways sum the same integers as ByteTile, so the bits are the same.
-//   4 bit: q are 0 to 15, so the words of eight products in turn fit 16 bits. They are made 32 bits
-//     by the product with the group's step; offsets take the sum of the row's bytes. Two operations
-//     for 32 products, and four more for every 256.
+//   4 bit: q are 0 to 15, so sums of eight such words fit 16 bits, too. They become 32 bits by the
+//     product with the group's step; offsets are multiplied with sums of the row's bytes. Two
+//     operations for 32 products, and some more for every 256.
 //   8 bit: weights plus 128 are the unsigned side, and 128 * (sum of the row's bytes) is taken off
 //     at the end. 255 * 128 fits, so pairs of a row's bytes may not come to more than 128: what is
 //     above is taken out of the row when it is packed, and multiplied apart. Large values are rare
-//     in a row whose largest one is 127. Three operations for 32 products, where giving a weight
-//     the sign of x (V::dot4) takes four.
+//     in a row whose largest one is 127; rows of a group where they are not stay as they are. Three
+//     operations for 32 products, where giving a weight the sign of x (V::dot4) takes four.
 // Weights become unsigned bytes a cut of k at a time, once for all rows; sums wait in memory.
 //
 // Bound: processors of this kind start two vectors of products in a cycle. One of FMAs has 8, one
