@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +69,7 @@ void expect_products(std::size_t n,
     for (std::size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << i;
       if (std::isnan(want[i])) continue;
-      ASSERT_EQ(got[i], first[i]) << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(first[i])) << i;
       ASSERT_NEAR(got[i], want[i], static_cast<float>(k) * 1e-5F) << i;
     }
   }

@@ -245,15 +245,11 @@ struct Avx2Bytes {
   /// A group's steps, two words of 16 bits each, and its offsets, a word of 32 bits whose upper
   /// half is 0.
   static void load_affine_halves(const void* from, Int* step, Int* offset) {
-    const auto half = [](__m128i eight, __m256i* steps, __m256i* offsets) {
-      const __m256i pairs = _mm256_cvtepu16_epi32(eight);
-      const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xff));
-      *steps = _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
-      *offsets = _mm256_srli_epi32(_mm256_srai_epi16(_mm256_slli_epi32(pairs, 16), 8), 16);
+    load_affine(from, step, offset);
+    const auto word = [](__m256i four) {
+      return _mm256_srli_epi32(_mm256_srai_epi16(four, 8), 16);
     };
-    const auto* eights = static_cast<const __m128i*>(from);
-    half(_mm_loadu_si128(eights), &step->lo, &offset->lo);
-    half(_mm_loadu_si128(eights + 1), &step->hi, &offset->hi);
+    *offset = {word(offset->lo), word(offset->hi)};
   }
 };
 
