@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,13 @@ TEST(Crc32c, KnownAnswers) {
   EXPECT_EQ(crc32c(zeros.data(), zeros.size()), 0x8A9136AAU);
 }
 
+/// Bits of the vectors that this machine folds by.
+std::vector<int> folds() {
+  std::vector<int> bits = {512, 256};
+  std::erase_if(bits, [](int each) { return !crc32c_can_fold(each); });
+  return bits;
+}
+
 TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
   Random random(11);
   std::vector<unsigned char> data(200000);
@@ -93,18 +101,20 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
     const std::uint32_t whole = crc32c(data.data() + 1, size);
     EXPECT_EQ(whole, crc32c_portable(data.data() + 1, size)) << size;
     EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1, size)) << size;
-    using Copy = std::uint32_t (*)(void*, const void*, std::size_t, std::uint32_t);
-    const Copy copies[] = {
-        [](void* out, const void* in, std::size_t n, std::uint32_t crc) {
-          return crc32c_copy(out, in, n, crc, true);
-        },
-        [](void* out, const void* in, std::size_t n, std::uint32_t crc) {
-          return crc32c_copy(out, in, n, crc, false);
-        },
-        crc32c_copy_in_pieces,
-    };
+    using Copy = std::function<std::uint32_t(void*, const void*, std::size_t, std::uint32_t)>;
+    std::vector<Copy> copies = {crc32c_copy_in_pieces};
+    for (const bool read_soon : {true, false}) {
+      copies.emplace_back([=](void* out, const void* in, std::size_t n, std::uint32_t crc) {
+        return crc32c_copy(out, in, n, crc, read_soon);
+      });
+      for (const int bits : folds()) {
+        copies.emplace_back([=](void* out, const void* in, std::size_t n, std::uint32_t crc) {
+          return crc32c_copy_folded(bits, out, in, n, crc, read_soon);
+        });
+      }
+    }
     const std::uint32_t before = crc32c_portable(data.data(), 1);
-    for (const Copy copy : copies) {
+    for (const Copy& copy : copies) {
       // To a multiple of 64 and beside one.
       for (const std::size_t offset : {64U, 65U}) {
         std::vector<unsigned char> memory(size + 192, 0xEE);
@@ -122,6 +132,11 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;
     EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1 + cut, size - cut, first)) << size;
+    for (const int bits : folds()) {
+      EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1, size)) << size << " by " << bits;
+      EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1 + cut, size - cut, first))
+          << size << " by " << bits;
+    }
     EXPECT_EQ(whole, crc32c_combine(first, crc32c(data.data() + 1 + cut, size - cut), size - cut))
         << size;
   }

@@ -96,8 +96,8 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char
 }
 
 /// The two factors that move 128 bits on by `bytes`: x^(8 bytes + 32) for their low half and
-/// x^(8 bytes - 32) for the high one, shifted by one because the bits are reflected (Gopal et al.,
-/// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
+/// x^(8 bytes - 32) for the high one, shifted by one because the bits are reflected
+/// (crc32c_fold.inc).
 struct Fold {
   explicit Fold(std::size_t bytes)
       : low(std::uint64_t{power_of_bytes(bytes + 4)} << 1U),
@@ -107,23 +107,6 @@ struct Fold {
   std::uint64_t high;
 };
 
-// Of what runs only on machines that can_fold(). On every function: clang knows no pragma for it.
-#define TANDEM_FOLD __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
-
-TANDEM_FOLD inline __m512i fold_512(__m512i x, __m512i k, __m512i next) {
-  return _mm512_clmulepi64_epi128(x, k, 0x00) ^ _mm512_clmulepi64_epi128(x, k, 0x11) ^ next;
-}
-
-TANDEM_FOLD inline __m128i fold_128(__m128i x, __m128i k, __m128i next) {
-  return _mm_clmulepi64_si128(x, k, 0x00) ^ _mm_clmulepi64_si128(x, k, 0x11) ^ next;
-}
-
-TANDEM_FOLD inline __m512i broadcast(const Fold& fold) {
-  const auto low = static_cast<long long>(fold.low);
-  const auto high = static_cast<long long>(fold.high);
-  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
-}
-
 /// What becomes of the bytes on the way: kStream leaves them out of the caches and wants `out` at a
 /// multiple of 64.
 enum class Copy {
@@ -132,16 +115,7 @@ enum class Copy {
   kStream
 };
 
-template <Copy kCopy>
-TANDEM_FOLD inline __m512i take(const unsigned char* p, unsigned char* out, std::size_t at) {
-  const __m512i bytes = _mm512_loadu_si512(p + at);
-  if constexpr (kCopy == Copy::kPlain) _mm512_storeu_si512(out + at, bytes);
-  if constexpr (kCopy == Copy::kStream)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at), bytes);
-  return bytes;
-}
-
-constexpr std::size_t kVector = 64;
+constexpr std::size_t kLine = 64;
 constexpr std::size_t kTurn = 256;
 /// What comes from memory goes by in blocks of eight segments: a turn of each of several places in
 /// turn is read a sixth faster than one place alone. Two sizes of segments.
@@ -158,128 +132,106 @@ inline void ask_for(const unsigned char* line) {
   _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
 }
 
-/// To the next vector.
-const Fold& one_vector() {
-  static const Fold kFold(kVector);
-  return kFold;
+// Attributes stand on every function: clang knows no pragma for them.
+
+namespace by_512 {
+#define TANDEM_FOLD __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+
+using Vec = __m512i;
+
+TANDEM_FOLD inline Vec load(const unsigned char* p) {
+  return _mm512_loadu_si512(p);
 }
 
-/// What the vectors of a turn fold to, all 64 bytes apart. `before` goes into the first one.
-template <Copy kCopy>
-TANDEM_FOLD inline __m512i fold_turns(const unsigned char* p,
-                                      unsigned char* out,
-                                      std::size_t turns,
-                                      __m512i before) {
-  static const Fold kFar(kTurn);
-  const __m512i far = broadcast(kFar);
-  __m512i x0 = take<kCopy>(p, out, 0) ^ before;
-  __m512i x1 = take<kCopy>(p, out, kVector);
-  __m512i x2 = take<kCopy>(p, out, 2 * kVector);
-  __m512i x3 = take<kCopy>(p, out, 3 * kVector);
-  for (std::size_t at = kTurn; at < turns * kTurn; at += kTurn) {
-    if constexpr (kCopy != Copy::kPlain) {
-      for (std::size_t vector = 0; vector < kTurn; vector += kVector)
-        ask_for(p + at + kTurnsAhead + vector);
-    }
-    x0 = fold_512(x0, far, take<kCopy>(p, out, at));
-    x1 = fold_512(x1, far, take<kCopy>(p, out, at + kVector));
-    x2 = fold_512(x2, far, take<kCopy>(p, out, at + 2 * kVector));
-    x3 = fold_512(x3, far, take<kCopy>(p, out, at + 3 * kVector));
-  }
-  const __m512i near = broadcast(one_vector());
-  return fold_512(fold_512(fold_512(x0, near, x1), near, x2), near, x3);
+TANDEM_FOLD inline void store(unsigned char* p, Vec x) {
+  _mm512_storeu_si512(p, x);
 }
 
-/// The same of a block. An eighth of a segment ahead is asked for, at its end of the segment that
-/// takes its place in the next block.
-template <Copy kCopy, std::size_t kSegmentBytes>
-TANDEM_FOLD __m512i fold_block(const unsigned char* p, unsigned char* out, __m512i before) {
-  static const Fold kSegment(kSegmentBytes);
-  constexpr std::size_t kAhead = kSegmentBytes / 8;
-  const __m512i near = broadcast(one_vector());
-  __m512i x[kSegments];
-  for (__m512i& each : x)
-    each = _mm512_setzero_si512();
-  for (std::size_t at = 0; at < kSegmentBytes; at += kTurn) {
-    const std::size_t ahead =
-        at + kAhead + (at + kAhead < kSegmentBytes ? 0 : (kSegments - 1) * kSegmentBytes);
-#pragma GCC unroll 8
-    for (std::size_t i = 0; i < kSegments; ++i) {
-      const std::size_t segment = i * kSegmentBytes;
-#pragma GCC unroll 4
-      for (std::size_t vector = 0; vector < kTurn; vector += kVector) {
-        ask_for(p + segment + ahead + vector);
-        __m512i next = take<kCopy>(p, out, segment + at + vector);
-        if (segment + at + vector == 0) next ^= before;
-        x[i] = fold_512(x[i], near, next);
-      }
-    }
-  }
-  const __m512i apart = broadcast(kSegment);
-  __m512i sum = x[0];
-  for (std::size_t i = 1; i < kSegments; ++i)
-    sum = fold_512(sum, apart, x[i]);
-  return sum;
+TANDEM_FOLD inline void stream(unsigned char* p, Vec x) {
+  _mm512_stream_si512(reinterpret_cast<Vec*>(p), x);
 }
 
-/// By carry-less products; copies to `out` on the way. At least a turn.
-template <Copy kCopy>
-TANDEM_FOLD std::uint32_t crc32c_fold(const unsigned char* p,
-                                      std::size_t size,
-                                      std::uint32_t crc,
-                                      unsigned char* out) {
-  static const Fold kLane(16);
-  const __m512i near = broadcast(one_vector());
-  const __m512i zero = _mm512_setzero_si512();
-  // What precedes, for the next vector to take in; and what all before `at` folds to.
-  __m512i before = _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, std::int64_t{~crc});
-  __m512i x = zero;
-  std::size_t at = 0;
-  if constexpr (kCopy != Copy::kPlain) {
-    for (; at + kSegments * kLongSegment <= size; at += kSegments * kLongSegment) {
-      x = fold_block<kCopy, kLongSegment>(p + at, out + at, before);
-      before = fold_512(x, near, zero);
-    }
-    if (at + kSegments * kShortSegment <= size) {
-      x = fold_block<kCopy, kShortSegment>(p + at, out + at, before);
-      before = fold_512(x, near, zero);
-      at += kSegments * kShortSegment;
-    }
-  }
-  if (const std::size_t turns = (size - at) / kTurn; turns > 0) {
-    x = fold_turns<kCopy>(p + at, out + at, turns, before);
-    at += turns * kTurn;
-  }
-  alignas(64) __m128i lanes[4];
-  std::memcpy(lanes, &x, sizeof lanes);
-  const __m128i step =
-      _mm_set_epi64x(static_cast<long long>(kLane.high), static_cast<long long>(kLane.low));
-  const __m128i folded =
-      fold_128(fold_128(fold_128(lanes[0], step, lanes[1]), step, lanes[2]), step, lanes[3]);
-  // The CRC of these 16 bytes is the CRC of all that were folded into them.
-  std::uint64_t halves[2];
-  std::memcpy(halves, &folded, sizeof halves);
-  const std::uint64_t c = _mm_crc32_u64(_mm_crc32_u64(0, halves[0]), halves[1]);
-  const unsigned char* rest = p + at;
-  if constexpr (kCopy != Copy::kNone) {
-    // Of the copy: the source may be memory that another process writes to.
-    std::memcpy(out + at, rest, size - at);
-    rest = out + at;
-  }
-  // Streamed bytes are there for other threads only after this.
-  if constexpr (kCopy == Copy::kStream) _mm_sfence();
-  return ~crc32c_tail(rest, size - at, static_cast<std::uint32_t>(c));
+TANDEM_FOLD inline Vec zero() {
+  return _mm512_setzero_si512();
 }
+
+TANDEM_FOLD inline Vec lowest(std::uint32_t x) {
+  return _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, std::int64_t{x});
+}
+
+TANDEM_FOLD inline Vec broadcast(const Fold& fold) {
+  const auto low = static_cast<long long>(fold.low);
+  const auto high = static_cast<long long>(fold.high);
+  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+
+template <int kHalves>
+TANDEM_FOLD inline Vec times(Vec x, Vec k) {
+  return _mm512_clmulepi64_epi128(x, k, kHalves);
+}
+
+#include "common/base/crc32c_fold.inc"
 
 #undef TANDEM_FOLD
+}  // namespace by_512
+
+/// The same on machines without AVX-512 (laptops, mostly).
+namespace by_256 {
+#define TANDEM_FOLD __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2")))
+
+using Vec = __m256i;
+
+TANDEM_FOLD inline Vec load(const unsigned char* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const Vec*>(p));
+}
+
+TANDEM_FOLD inline void store(unsigned char* p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<Vec*>(p), x);
+}
+
+TANDEM_FOLD inline void stream(unsigned char* p, Vec x) {
+  _mm256_stream_si256(reinterpret_cast<Vec*>(p), x);
+}
+
+TANDEM_FOLD inline Vec zero() {
+  return _mm256_setzero_si256();
+}
+
+TANDEM_FOLD inline Vec lowest(std::uint32_t x) {
+  return _mm256_set_epi64x(0, 0, 0, std::int64_t{x});
+}
+
+TANDEM_FOLD inline Vec broadcast(const Fold& fold) {
+  const auto low = static_cast<long long>(fold.low);
+  const auto high = static_cast<long long>(fold.high);
+  return _mm256_set_epi64x(high, low, high, low);
+}
+
+template <int kHalves>
+TANDEM_FOLD inline Vec times(Vec x, Vec k) {
+  return _mm256_clmulepi64_epi128(x, k, kHalves);
+}
+
+#include "common/base/crc32c_fold.inc"
+
+#undef TANDEM_FOLD
+}  // namespace by_256
 
 constexpr std::size_t kFoldMin = 256;
 
-bool can_fold() {
-  static const bool kCan = __builtin_cpu_supports("vpclmulqdq") != 0 &&
-                           __builtin_cpu_supports("avx512f") != 0 &&
-                           __builtin_cpu_supports("avx512vl") != 0;
-  return kCan;
+/// The widest vectors that this machine folds by; 0: it cannot.
+int fold_bits() {
+  static const int kBits = crc32c_can_fold(512) ? 512 : crc32c_can_fold(256) ? 256 : 0;
+  return kBits;
+}
+
+template <Copy kCopy>
+std::uint32_t fold_by(
+    int bits, const void* data, std::size_t size, std::uint32_t crc, void* out = nullptr) {
+  const auto* from = static_cast<const unsigned char*>(data);
+  auto* to = static_cast<unsigned char*>(out);
+  return bits == 512 ? by_512::crc32c_fold<kCopy>(from, size, crc, to)
+                     : by_256::crc32c_fold<kCopy>(from, size, crc, to);
 }
 #endif
 
@@ -295,10 +247,46 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
 
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
 #if defined(__x86_64__)
-  if (size >= kFoldMin && can_fold())
-    return crc32c_fold<Copy::kNone>(static_cast<const unsigned char*>(data), size, crc, nullptr);
+  if (const int bits = fold_bits(); bits != 0) return crc32c_folded(bits, data, size, crc);
 #endif
   return crc32c_unfolded(data, size, crc);
+}
+
+bool crc32c_can_fold([[maybe_unused]] int bits) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("vpclmulqdq") == 0) return false;
+  if (bits == 512)
+    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return bits == 256 && __builtin_cpu_supports("avx2") != 0;
+#else
+  return false;
+#endif
+}
+
+std::uint32_t crc32c_folded([[maybe_unused]] int bits,
+                            const void* data,
+                            std::size_t size,
+                            std::uint32_t crc) {
+#if defined(__x86_64__)
+  if (size >= kFoldMin) return fold_by<Copy::kNone>(bits, data, size, crc);
+#endif
+  return crc32c_unfolded(data, size, crc);
+}
+
+std::uint32_t crc32c_copy_folded([[maybe_unused]] int bits,
+                                 void* out,
+                                 const void* data,
+                                 std::size_t size,
+                                 std::uint32_t crc,
+                                 [[maybe_unused]] bool read_soon) {
+#if defined(__x86_64__)
+  if (size >= kFoldMin) {
+    const bool stream = !read_soon && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
+    return stream ? fold_by<Copy::kStream>(bits, data, size, crc, out)
+                  : fold_by<Copy::kPlain>(bits, data, size, crc, out);
+  }
+#endif
+  return crc32c_copy_in_pieces(out, data, size, crc);
 }
 
 std::uint32_t crc32c_unfolded(const void* data, std::size_t size, std::uint32_t crc) {
@@ -312,13 +300,8 @@ std::uint32_t crc32c_unfolded(const void* data, std::size_t size, std::uint32_t 
 std::uint32_t crc32c_copy(
     void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon) {
 #if defined(__x86_64__)
-  if (size >= kFoldMin && can_fold()) {
-    const auto* from = static_cast<const unsigned char*>(data);
-    auto* to = static_cast<unsigned char*>(out);
-    const bool stream = !read_soon && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-    return stream ? crc32c_fold<Copy::kStream>(from, size, crc, to)
-                  : crc32c_fold<Copy::kPlain>(from, size, crc, to);
-  }
+  if (const int bits = fold_bits(); bits != 0)
+    return crc32c_copy_folded(bits, out, data, size, crc, read_soon);
 #endif
   return crc32c_copy_in_pieces(out, data, size, crc);
 }

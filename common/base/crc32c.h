@@ -16,7 +16,14 @@ std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
 std::uint32_t crc32c_copy(
     void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
 
-/// What the two above do on machines without VPCLMULQDQ, and with few bytes.
+/// Whether this machine folds by vectors of so many bits (512, 256: AVX-512VL or AVX2 with
+/// VPCLMULQDQ), and what the two above do where it does; they take the widest ones.
+bool crc32c_can_fold(int bits);
+std::uint32_t crc32c_folded(int bits, const void* data, std::size_t size, std::uint32_t crc = 0);
+std::uint32_t crc32c_copy_folded(
+    int bits, void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
+
+/// What they do on other machines, and with few bytes.
 std::uint32_t crc32c_unfolded(const void* data, std::size_t size, std::uint32_t crc = 0);
 std::uint32_t crc32c_copy_in_pieces(void* out,
                                     const void* data,
