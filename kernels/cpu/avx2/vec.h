@@ -162,6 +162,52 @@ struct Avx2Vec : Avx2Bytes {
     pairs_of(int_load(from), first, second);
   }
 
+  // For float_cuts.h. Assembly that stays in order: otherwise GCC 12 loads and widens for both
+  // halves of a line, and brings in x of all rows, before there are registers for any of it.
+
+  /// 16 words.
+  struct Line {
+    __m256 lo;
+    __m256 hi;
+  };
+
+  /// The lower bf16 of each word.
+  static inline __attribute__((always_inline)) void load_first(const void* from, Vec* out) {
+    const auto* line = static_cast<const Line*>(from);
+    __asm__ volatile(
+        "vmovups %2, %0\n\t"
+        "vmovups %3, %1\n\t"
+        "vpslld $16, %0, %0\n\t"
+        "vpslld $16, %1, %1"
+        : "=&x"(out->lo), "=&x"(out->hi)
+        : "m"(line->lo), "m"(line->hi));
+  }
+
+  /// The upper one, without a register for a mask.
+  static inline __attribute__((always_inline)) void load_second(const void* from, Vec* out) {
+    const auto* line = static_cast<const Line*>(from);
+    __asm__ volatile(
+        "vpxor %0, %0, %0\n\t"
+        "vpxor %1, %1, %1\n\t"
+        "vpblendw $0xaa, %2, %0, %0\n\t"
+        "vpblendw $0xaa, %3, %1, %1"
+        : "=&x"(out->lo), "=&x"(out->hi)
+        : "m"(line->lo), "m"(line->hi));
+  }
+
+  /// sum += *x * w
+  static inline __attribute__((always_inline)) void add_product(Vec* sum,
+                                                                const float* x,
+                                                                const Vec& w) {
+    __m256 all;
+    __asm__ volatile(
+        "vbroadcastss %3, %2\n\t"
+        "vfmadd231ps %2, %4, %0\n\t"
+        "vfmadd231ps %2, %5, %1"
+        : "+x"(sum->lo), "+x"(sum->hi), "=&x"(all)
+        : "m"(*x), "x"(w.lo), "x"(w.hi));
+  }
+
   /// The lower and the upper bf16 of each word.
   static void pairs_of(Int words, Vec* first, Vec* second) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));

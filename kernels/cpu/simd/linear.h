@@ -13,13 +13,13 @@
 
 namespace tandem::kernels::cpu {
 
+template <class V, class T>
+struct FloatCuts;  // float_cuts.h
+
 template <class V>
 struct Linear {
   using Vec = typename V::Vec;
   using Asks = PanelAsks<V>;
-
-  static constexpr std::size_t kCutK = 256;  ///< k of a cut
-  static constexpr std::size_t kAskK = 8;    ///< those that lines are asked for at once beside
 
   /// What lies `at` bytes from where each of P panels begins.
   template <int P>
@@ -63,73 +63,6 @@ struct Linear {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
         acc[r][p] = V::fma(xv, w[p], acc[r][p]);
-    }
-  }
-
-  /// A cut of a panel, widened, and what is asked for while it is multiplied.
-  struct Cut {
-    const float* weight;       ///< [k][16 outputs]
-    std::size_t begin;         ///< of k
-    std::size_t count;         ///< of k
-    typename Asks::Part next;  ///< this group's part of what the next cut is made of
-  };
-
-  /// R packed rows against a cut; `sums` of [R][16] wait in memory from cut to cut.
-  template <class T, int R>
-  static void run_cut(
-      const LinearBlock& block, std::size_t row, std::size_t panel, const Cut& cut, float* sums) {
-    const float* x = block.scratch + row * block.k + cut.begin * R;
-    const bool last = cut.begin + cut.count == block.k;
-    if (last) ask_outputs<R, 1>(block, row, panel);
-    Vec acc[R][1];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-      acc[r][0] = cut.begin == 0 ? V::zero() : V::load(sums + r * 16);
-    for (std::size_t i = 0; i < cut.count;) {
-      const std::size_t end = cut.count - i < kAskK ? cut.count : i + kAskK;
-      cut.next.ask(i / kAskK);
-      for (; i < end; ++i) {
-        const Vec w[1] = {V::load(cut.weight + i * kPanel)};
-        step<R, 1>(x + i * R, w, acc);
-      }
-    }
-    if (last) {
-      Vec outputs[R];
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-        outputs[r] = T::output(block.weight + panel * block.panel_bytes, acc[r][0]);
-      return finish_tile<R, 1>(block, row, panel, outputs);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-      V::store(sums + r * 16, acc[r][0]);
-  }
-
-  /// All groups of rows against one panel, a cut of k at a time: it is widened once for all of
-  /// them, and its floats stay in the first level of caches.
-  template <class T>
-  static void run_cuts(const LinearBlock& block, std::size_t panel) {
-    std::size_t groups = 0;
-    for_groups(block, [&](std::size_t, std::size_t) { ++groups; });
-    const std::byte* weight = block.weight + panel * block.panel_bytes;
-    float* sums = block.scratch + kPackedFloats;
-    float* room = sums + kMostRows * kPanel;
-    constexpr std::size_t kBytes = T::at(kCutK) - T::at(0);
-    for (std::size_t begin = 0; begin < block.k; begin += kCutK) {
-      const std::size_t left = block.k - begin;
-      const std::size_t count = left < kCutK ? left : kCutK;
-      T::widen(block, weight, begin, count, room);
-      const std::byte* next =
-          count == left ? Asks::panels_behind(block, panel + 1) : weight + T::at(begin + count);
-      std::size_t group = 0;
-      for_groups(block, [&](std::size_t row, std::size_t rows) {
-        const Cut cut = {.weight = room,
-                         .begin = begin,
-                         .count = count,
-                         .next = Asks::part_of(next, kBytes, group++, groups, kCutK / kAskK)};
-        with_rows(rows,
-                  [&]<int R>() { run_cut<T, R>(block, row, panel, cut, sums + row * kPanel); });
-      });
     }
   }
 
@@ -426,10 +359,8 @@ struct Linear {
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
     if constexpr (V::kCuts && T::kCuts) {
-      if (block.rows > V::kRowStep + 1 && block.k > 0) {
-        for (; panel < block.panel_end; ++panel)
-          run_cuts<T>(block, panel);
-        return;
+      if (block.rows > (T::kLines ? 3 : V::kRowStep + 1) && block.k > 0) {
+        return FloatCuts<V, T>::run(block);
       }
     }
     if (block.rows == 1) {
@@ -454,27 +385,24 @@ struct Linear {
 
     static void pack(const LinearBlock& block) { pack_rows(block); }
 
-    /// Bytes from a panel's beginning to k.
+    /// Bytes from a panel's beginning to k, an even one.
     static constexpr std::size_t at(std::size_t k) { return k * kPanel * 2; }
 
-    /// [k][16] floats of `count` k of a panel; may write up to a multiple of 32.
-    static void widen(const LinearBlock& /*block*/,
-                      const std::byte* panel,
-                      std::size_t begin,
-                      std::size_t count,
-                      float* to) {
+    // For FloatCuts:
+
+    static constexpr bool kLines = D == DType::kBf16;
+
+    static const std::byte* make(const LinearBlock& /*block*/,
+                                 const std::byte* panel,
+                                 std::size_t begin,
+                                 std::size_t count,
+                                 std::byte* room) {
       const std::byte* from = panel + at(begin);
-      for (std::size_t i = 0; i < count; ++i) {
-        if constexpr (D == DType::kF16) {
-          V::store(to + i * kPanel, V::load_f16(from + i * kPanel * 2));
-        } else if (i % 2 == 0) {
-          Vec first;
-          Vec second;
-          V::load_pairs(from + i * kPanel * 2, &first, &second);
-          V::store(to + i * kPanel, first);
-          V::store(to + (i + 1) * kPanel, second);
-        }
-      }
+      if constexpr (kLines) return from;
+      auto* to = reinterpret_cast<float*>(room);
+      for (std::size_t i = 0; i < count; ++i)
+        V::store(to + i * kPanel, Rows<V>::template load_as<D>(from + i * kPanel * 2));
+      return room;
     }
 
     static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }

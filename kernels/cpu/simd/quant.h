@@ -278,12 +278,16 @@ struct Int8Tile {
   /// As of Linear::FloatTile.
   static constexpr std::size_t at(std::size_t k) { return kByteHeaderBytes + k * kPanel; }
 
-  static void widen(const LinearBlock& /*block*/,
-                    const std::byte* panel,
-                    std::size_t begin,
-                    std::size_t count,
-                    float* to) {
+  static constexpr bool kLines = false;
+
+  /// [k][16] floats of `count` k of a panel; may write up to a multiple of 4.
+  static const std::byte* make(const LinearBlock& /*block*/,
+                               const std::byte* panel,
+                               std::size_t begin,
+                               std::size_t count,
+                               std::byte* room) {
     const std::byte* from = panel + at(begin);
+    auto* to = reinterpret_cast<float*>(room);
     for (std::size_t i = 0; i < count; i += 4) {
       const Int raw = V::int_load(from + i * kPanel);
       V::store(to + i * kPanel, V::template byte_of<0>(raw));
@@ -291,6 +295,7 @@ struct Int8Tile {
       V::store(to + (i + 2) * kPanel, V::template byte_of<2>(raw));
       V::store(to + (i + 3) * kPanel, V::template byte_of<3>(raw));
     }
+    return room;
   }
 
   static Vec output(const std::byte* panel, Vec sum) {

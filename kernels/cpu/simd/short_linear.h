@@ -8,7 +8,7 @@
 // tile's, with 12 bits to read for each weight.
 #pragma once
 
-#include "kernels/cpu/simd/linear.h"
+#include "kernels/cpu/simd/float_cuts.h"
 #include "kernels/cpu/simd/short_bf16.h"
 
 namespace tandem::kernels::cpu {
@@ -25,12 +25,7 @@ struct ShortTile {
     std::size_t panel = block.panel_begin;
     if constexpr (kCuts) {
       if (block.rows > kFewOfCuts) {
-        const std::size_t steps = short_steps(block.k);
-        for (; panel < block.panel_end; ++panel) {
-          ShortBf16<V>::ask(PanelAsks<V>::panels_behind(block, panel + 1), steps);
-          Linear<V>::template run_cuts<ShortTile>(block, panel);
-        }
-        return;
+        return FloatCuts<V, ShortTile>::run(block);
       }
     }
     if (!kCuts || block.rows == 1) {
@@ -41,27 +36,32 @@ struct ShortTile {
       run_panels<1>(block, panel);
   }
 
-  // For Linear::run_cuts:
+  // For FloatCuts:
+
+  static constexpr bool kLines = true;
+
+  /// Asks for what a panel that comes next has beside its lines.
+  static void ask_beside(const LinearBlock& block, const std::byte* panel) {
+    ShortBf16<V>::ask(panel, short_steps(block.k));
+  }
 
   /// Bytes from a panel's beginning to k, the first of a step.
   static constexpr std::size_t at(std::size_t k) { return step_at(k / kShortStepK); }
 
-  static void widen(const LinearBlock& block,
-                    const std::byte* panel,
-                    std::size_t begin,
-                    std::size_t count,
-                    float* to) {
-    const typename ShortBf16<V>::Tables tables(panel);
-    const std::size_t end = begin + count;
-    const ShortPatch* patch =
-        ShortBf16<V>::patches_from(panel, short_steps(block.k), begin / kShortStepK);
-    for (std::size_t k = begin; k < end; k += kShortStepK) {
-      const std::byte* from = panel + at(k);
-      for (std::size_t unit = 0; unit < kUnits; ++unit, from += kUnitBytes, to += 8 * kPanel) {
-        patch = widen_half<0>(tables, from, patch, k / kShortStepK, unit, to);
-        patch = widen_half<1>(tables, from, patch, k / kShortStepK, unit, to + 4 * kPanel);
-      }
+  static const std::byte* make(const LinearBlock& block,
+                               const std::byte* panel,
+                               std::size_t begin,
+                               std::size_t count,
+                               std::byte* room) {
+    const std::size_t steps = short_steps(block.k);
+    const ShortPatch* patch = ShortBf16<V>::patches_from(panel, steps, begin / kShortStepK);
+    const std::size_t end = (begin + count + kShortStepK - 1) / kShortStepK;
+    std::byte* to = room;
+    for (std::size_t step = begin / kShortStepK; step < end; ++step, to += kPlainStepBytes) {
+      make_step(typename ShortBf16<V>::Tables(panel), panel, step, to);
+      patch = ShortBf16<V>::mend(patch, step, to);
     }
+    return room;
   }
 
   static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
@@ -78,7 +78,7 @@ struct ShortTile {
   /// Whether more rows than kFewOfCuts have the lines of a cut made floats once for all of them.
   static constexpr bool kCuts = V::kCuts && Plain::kCuts;
   static constexpr std::size_t kFewOfCuts = 4;
-  static_assert(Linear<V>::kCutK % kShortStepK == 0);
+  static_assert(FloatCuts<V, ShortTile>::kCutK % kShortStepK == 0);
   /// Where kCuts, of one row alone, for more chains.
   static constexpr int kSideBySide = kCuts ? 2 : V::kWidePanels;
   static constexpr auto kWide = static_cast<std::size_t>(kSideBySide);
@@ -94,29 +94,6 @@ struct ShortTile {
   /// Steps of a cut: what is made and what comes next lie in the second level of caches.
   static constexpr std::size_t kMadeMost = PanelAsks<V>::kPanelsBytesMost / kWide / kPlainStepBytes;
   static constexpr std::size_t kMadeSteps = kMadeFit < kMadeMost ? kMadeFit : kMadeMost;
-
-  /// Two lines of a unit as four k of floats. Returns the patch behind them.
-  template <int kHalf>
-  static inline __attribute__((always_inline)) const ShortPatch* widen_half(
-      const typename ShortBf16<V>::Tables& tables,
-      const std::byte* unit_at,
-      const ShortPatch* patch,
-      std::size_t step,
-      std::size_t unit,
-      float* to) {
-    Int lines[2];
-    tables.template make_half<kHalf>(unit_at, &lines[0], &lines[1]);
-    patch = ShortBf16<V>::mend_half(patch, step, unit * 2 + kHalf, &lines[0], &lines[1]);
-#pragma GCC unroll 2
-    for (std::size_t i = 0; i < 2; ++i) {
-      Vec first;
-      Vec second;
-      V::pairs_of(lines[i], &first, &second);
-      V::store(to + i * 2 * kPanel, first);
-      V::store(to + (i * 2 + 1) * kPanel, second);
-    }
-    return patch;
-  }
 
   /// Bytes from a panel's beginning to a step.
   static constexpr std::size_t step_at(std::size_t step) {
