@@ -68,6 +68,60 @@ struct Avx2Vec : Avx2Bytes {
     return {widen(load_half(from, 0)), widen(load_half(from, 16))};
   }
 
+  /// Even dimensions before odd ones: two operations instead of four.
+  static Vec load_bf16_split(const void* from) {
+    const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+            _mm256_castsi256_ps(_mm256_and_si256(words, mask))};
+  }
+
+  /// The same of 32 bytes of D, E4M3 divided by 256 (by way of binary16, whose exponents count from
+  /// 15, not 7; NaN becomes a number). *top: the largest magnitudes of bytes, of E4M3.
+  template <DType D>
+  static inline __attribute__((always_inline)) void load_fp8_split(const void* from,
+                                                                   Vec* first,
+                                                                   Vec* second,
+                                                                   Int* top) {
+    const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+    __m256i even = _mm256_slli_epi16(words, 8);
+    __m256i odd = words;
+    if constexpr (D == DType::kFp8E4m3) {
+      top->lo = _mm256_max_epu8(top->lo, _mm256_and_si256(words, _mm256_set1_epi8(0x7f)));
+      const __m256i mask = _mm256_set1_epi16(static_cast<short>(0xbf80));
+      even = _mm256_and_si256(_mm256_srai_epi16(even, 1), mask);
+      odd = _mm256_and_si256(_mm256_srai_epi16(odd, 1), mask);
+    } else {
+      odd = _mm256_and_si256(odd, _mm256_set1_epi16(static_cast<short>(0xff00)));
+    }
+    *first = {_mm256_cvtph_ps(_mm256_castsi256_si128(even)),
+              _mm256_cvtph_ps(_mm256_castsi256_si128(odd))};
+    *second = {_mm256_cvtph_ps(_mm256_extracti128_si256(even, 1)),
+               _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1))};
+  }
+
+  /// Whether load_fp8_split() met NaN.
+  static bool met_nan(Int top) {
+    const __m256i is = _mm256_cmpeq_epi8(top.lo, _mm256_set1_epi8(0x7f));
+    return _mm256_movemask_epi8(is) != 0;
+  }
+
+  /// Floats in that order.
+  static Vec split(Vec v) {
+    const auto ordered = [](__m256 mixed) {
+      return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+    };
+    return {ordered(_mm256_shuffle_ps(v.lo, v.hi, 0x88)),
+            ordered(_mm256_shuffle_ps(v.lo, v.hi, 0xdd))};
+  }
+
+  /// Of split().
+  static Vec joined(Vec v) {
+    const __m256 a = _mm256_unpacklo_ps(v.lo, v.hi);
+    const __m256 b = _mm256_unpackhi_ps(v.lo, v.hi);
+    return {_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)};
+  }
+
   static Vec load_f16(const void* from) {
     return {_mm256_cvtph_ps(load_half(from, 0)), _mm256_cvtph_ps(load_half(from, 16))};
   }
@@ -397,6 +451,34 @@ struct Avx2Vec : Avx2Bytes {
       t[i] = _mm256_add_ps(v[i].lo, v[i].hi);
     return {sum8(t), sum8(t + 8)};
   }
+
+  // The same of vectors that are split, in the same order of additions.
+  static __m256 sum8_split(const Vec* v) {
+    __m256 u[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      u[i] = _mm256_add_ps(_mm256_blend_ps(v[i].lo, v[i].hi, 0xf0),
+                           _mm256_permute2f128_ps(v[i].lo, v[i].hi, 0x21));
+    }
+    __m256 w[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256d a = _mm256_castps_pd(u[2 * i]);
+      const __m256d b = _mm256_castps_pd(u[2 * i + 1]);
+      w[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                           _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    __m256 z[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      z[i] = _mm256_add_ps(_mm256_shuffle_ps(w[2 * i], w[2 * i + 1], 0x88),
+                           _mm256_shuffle_ps(w[2 * i], w[2 * i + 1], 0xdd));
+    }
+    return _mm256_add_ps(_mm256_permute2f128_ps(z[0], z[1], 0x20),
+                         _mm256_permute2f128_ps(z[0], z[1], 0x31));
+  }
+
+  static Vec sum16_split(const Vec* v) { return {sum8_split(v), sum8_split(v + 8)}; }
 
   // Eight words of eight rows: pairs of words, pairs of pairs, then halves of registers.
   static void transpose8(const std::byte* const* rows, std::size_t at, std::byte* to) {

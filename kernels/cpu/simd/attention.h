@@ -35,13 +35,22 @@ template <class V>
 class Attention {
  public:
   static void run(const AttentionTile& tile) {
-    const DType as = copies(tile) ? DType::kBf16 : tile.dtype;
-    if (as == DType::kF32) Attention(tile).template run_as<DType::kF32>();
-    if (as == DType::kF16) Attention(tile).template run_as<DType::kF16>();
-    if (as == DType::kBf16) Attention(tile).template run_as<DType::kBf16>();
-    if constexpr (kWidens) {
-      if (as == DType::kFp8E5m2) Attention(tile).template run_as<DType::kFp8E5m2>();
-      if (as == DType::kFp8E4m3) Attention(tile).template run_as<DType::kFp8E4m3>();
+    if constexpr (kWidens || kWidensFloats) {
+      if (widens(tile)) {
+        const bool done = tile.dtype == DType::kFp8E5m2
+                              ? Attention(tile).template run_as<DType::kFp8E5m2>()
+                              : Attention(tile).template run_as<DType::kFp8E4m3>();
+        if (done) return;
+      }
+    }
+    if (tile.dtype == DType::kF32) {
+      Attention(tile).template run_as<DType::kF32>();
+    } else if (tile.dtype == DType::kF16) {
+      Attention(tile).template run_as<DType::kF16>();
+    } else {
+      Attention attention(tile);
+      if (Rows<V>::is_fp8(tile.dtype)) attention.make_copies();
+      attention.template run_as<DType::kBf16>();
     }
   }
 
@@ -58,11 +67,14 @@ class Attention {
     &V::template widen_fp8_pairs<DType::kFp8E4m3>;
   };
 
-  /// Whether keys and values become bf16 in memory first: where V does not widen, where many rows
-  /// use them, and where theirs are not whole lines.
-  static bool copies(const AttentionTile& tile) {
-    const bool widens = kWidens && tile.tokens == 1 && tile.heads <= 4 && tile.head_dim % 64 == 0;
-    return Rows<V>::is_fp8(tile.dtype) && !widens;
+  /// The same of floats.
+  static constexpr bool kWidensFloats = KeyVectors<V, DType::kFp8E4m3>::kWidens;
+
+  /// Whether keys and values of 8 bit are widened where they are used: a few rows of one token, and
+  /// of theirs whole lines. Otherwise they become bf16 in memory first.
+  static bool widens(const AttentionTile& tile) {
+    return Rows<V>::is_fp8(tile.dtype) && tile.tokens == 1 && tile.heads <= (kWidens ? 4 : 2) &&
+           tile.head_dim % 64 == 0;
   }
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
@@ -88,13 +100,16 @@ class Attention {
     weights_ = q_pairs_ + kTileRows * padded_dim_ * 2;
     row_at_ = keys_.row;
     value_offset_ = tile.value_offset;
-    if (!copies(tile)) return;
+  }
+
+  /// Keys and values become bf16 before they are used.
+  void make_copies() {
     std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
-    copies_.make(tile,
+    copies_.make(tile_,
                  room,
                  room + Copies::kPointerBytes,
                  padded_dim_ * 2,
-                 tile.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
+                 tile_.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
     row_at_ = copies_.rows();
     value_offset_ = 0;
   }
@@ -103,10 +118,17 @@ class Attention {
   template <DType D>
   static constexpr bool kPairs = V::kBf16Pairs&& D != DType::kF32&& D != DType::kF16;
 
+  /// False, and nothing is put out: a key or value of E4M3 was NaN, which floats that were widened
+  /// do not show.
   template <DType D>
-  void run_as() {
+  bool run_as() {
     load_queries();
-    if constexpr (kPairs<D>) round_queries();
+    if constexpr (kPairs<D>) {
+      round_queries();
+    } else {
+      for (std::size_t i = 0; i < rows_ * padded_dim_; i += 16)
+        V::store(q_ + i, KeyVectors<V, D>::of_query(V::load(q_ + i)));
+    }
     Range all = visible_[0];
     for (std::size_t row = 1; row < rows_; ++row) {
       all.begin = visible_[row].begin < all.begin ? visible_[row].begin : all.begin;
@@ -146,7 +168,11 @@ class Attention {
         if (seen_[row].begin < seen_[row].end) merged_.template merge<kPairs<D>>(row);
     }
     if (by_token) asks_.end();
+    if constexpr (kWidensFloats && D == DType::kFp8E4m3) {
+      if (V::met_nan(top_)) return false;
+    }
     store_rows<D>();
+    return true;
   }
 
   /// The part of `range` inside the block at `base`, relative to it.
@@ -272,9 +298,9 @@ class Attention {
             ask<A>(rows(c) + at);
           };
           FloatSums<V, D>::template dot<R, kKeysAtOnce, C>(
-              row_at_ + position, offset, q, padded_dim_, dim_, ask_line, sums + first);
+              row_at_ + position, offset, q, padded_dim_, dim_, ask_line, &top_, sums + first);
         }
-        store_scores<R, C>(row, end, j, V::sum16(sums));
+        store_scores<R, C>(row, end, j, KeyVectors<V, D>::sum16(sums));
       }
     }
   }
@@ -331,7 +357,7 @@ class Attention {
       if constexpr (kPairs<D>) {
         V::store_bf16_of_exp(weights_ + (row * kScoreStride + j) * 2, weight);
       } else {
-        V::store(scores + j, weight);
+        V::store(scores + j, V::mul(weight, V::broadcast(KeyVectors<V, D>::kFactor)));
       }
       sum = V::add(sum, weight);
     }
@@ -488,11 +514,17 @@ class Attention {
     if (keys.begin >= keys.end) return;
     constexpr auto kWidth = static_cast<std::size_t>(C) * 16;
     std::size_t i = 0;
-    for (; i + kWidth <= dim_; i += kWidth)
-      sum_chunk<D, R, C>(row, asks, offset, keys, i);
-    for (; i + 16 <= dim_; i += 16)
-      sum_chunk<D, R, 1, false, Asks::kNothing>(row, offset, keys, i);
-    if (i < dim_) sum_chunk<D, R, 1, true, Asks::kNothing>(row, offset, keys, i);
+    using Vectors = KeyVectors<V, D>;
+    for (; i + kWidth <= dim_; i += kWidth) {
+      // Once a line.
+      const bool begins = i * Vectors::kBytes % 64 == 0;
+      sum_chunk<D, R, C>(row, begins ? asks : Asks::kNothing, offset, keys, i);
+    }
+    for (; i + Vectors::kDims <= dim_; i += Vectors::kDims)
+      sum_chunk<D, R, Vectors::kVectors, false, Asks::kNothing>(row, offset, keys, i);
+    if constexpr (!Vectors::kWidens) {
+      if (i < dim_) sum_chunk<D, R, 1, true, Asks::kNothing>(row, offset, keys, i);
+    }
   }
 
   template <DType D, int R, int C>
@@ -505,44 +537,22 @@ class Attention {
   /// R rows, C vectors of the value rows from dimension `at` on.
   template <DType D, int R, int C, bool kPart, Asks A>
   void sum_chunk(std::size_t row, std::size_t head_offset, Range keys, std::size_t at) {
-    constexpr std::size_t kBytes = D == DType::kF32 ? 4 : 2;
-    float* part = merged_.part(row) + at;
-    const float* weights = scores_ + row * kScoreStride;
+    constexpr std::size_t kBytes = KeyVectors<V, D>::kBytes;
     const std::size_t offset = head_offset + value_offset_ + at * kBytes;
-    Vec acc[R][C];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c)
-        acc[r][c] = V::load(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16);
-    }
-    for (std::size_t j = keys.begin; j < keys.end; ++j) {
-      const std::byte* value = row_at_[j] + offset;
-      Vec values[C];
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        const std::size_t line = static_cast<std::size_t>(c) * 16 * kBytes;
-        if (line % 64 == 0) ask<A>(asked<A>(j)(0) + at * kBytes + line);
-        if constexpr (kPart) {
-          values[c] = Rows<V>::template load_part_as<D>(value, dim_ - at);
-        } else {
-          values[c] = Rows<V>::template load_as<D>(value + line);
-        }
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec weight = V::broadcast(weights[static_cast<std::size_t>(r) * kScoreStride + j]);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c)
-          acc[r][c] = V::fma(weight, values[c], acc[r][c]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c)
-        V::store(part + static_cast<std::size_t>(r) * padded_dim_ + c * 16, acc[r][c]);
-    }
+    const auto ask_line = [&](std::size_t j, std::size_t line) __attribute__((always_inline)) {
+      ask<A>(asked<A>(j)(0) + at * kBytes + line);
+    };
+    FloatSums<V, D>::template add<R, C, kPart>(row_at_,
+                                               keys.begin,
+                                               keys.end,
+                                               offset,
+                                               scores_ + row * kScoreStride,
+                                               kScoreStride,
+                                               dim_ - at,
+                                               ask_line,
+                                               &top_,
+                                               merged_.part(row) + at,
+                                               padded_dim_);
   }
 
   template <DType D>
@@ -553,7 +563,7 @@ class Attention {
       if constexpr (kPairs<D>) {
         merged_.template write<PairSumsOf<V, D>::kMixed>(row, dim_, out);
       } else {
-        merged_.template write<0>(row, dim_, out);
+        merged_.template write<KeyVectors<V, D>::kMixed>(row, dim_, out);
       }
     }
   }
@@ -572,6 +582,7 @@ class Attention {
   float* scores_;                             // [rows][kKeyBlock]
   std::byte* q_pairs_;                        // [rows][padded_dim] bf16
   std::byte* weights_;                        // [rows][kScoreStride] bf16
+  typename V::Int top_ = V::int_zero();       // of keys and values, see KeyVectors
   Range visible_[kTileRows];
   Range seen_[kTileRows];  // visible_ inside the block
 };

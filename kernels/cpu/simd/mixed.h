@@ -8,12 +8,12 @@ namespace tandem::kernels::cpu {
 template <class V>
 struct Mixed {
   /// out[i] = factor * row[i] for `dim` dimensions. kMixed: how many of them are mixed with each
-  /// other, 32 as V::interleave() does, 64 as V::widen_fp8_pairs(), or none (0). `row` is padded to
-  /// whole kMixed, or 32.
+  /// other, 16 as V::split() does, 32 as V::interleave(), 64 as V::widen_fp8_pairs(), or none (0).
+  /// `row` is padded to whole kMixed, or 32.
   template <std::size_t kMixed>
   static void scale_row(const float* row, float factor, std::size_t dim, float* out) {
-    static_assert(kMixed == 0 || kMixed == 32 || kMixed == 64);
-    constexpr std::size_t kOnce = kMixed == 0 ? 32 : kMixed;
+    static_assert(kMixed == 0 || kMixed == 16 || kMixed == 32 || kMixed == 64);
+    constexpr std::size_t kOnce = kMixed < 32 ? 32 : kMixed;
     const auto factors = V::broadcast(factor);
     typename V::Vec values[kOnce / 16];
     for (std::size_t i = 0; i < dim; i += kOnce) {
@@ -29,9 +29,13 @@ struct Mixed {
   }
 
  private:
-  /// Of every quarter of the dimensions each vector has four.
+  /// With 32 and 64, each vector has four of every quarter of the dimensions.
   template <std::size_t kMixed, class Values>
   static inline __attribute__((always_inline)) void put_in_order(Values& v) {
+    if constexpr (kMixed == 16) {
+      v[0] = V::joined(v[0]);
+      v[1] = V::joined(v[1]);
+    }
     if constexpr (kMixed == 32) V::interleave_quarters(v[0], v[1], &v[0], &v[1]);
     if constexpr (kMixed == 64) {
       Values pairs;
