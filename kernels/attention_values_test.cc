@@ -141,6 +141,7 @@ void expect_bad_values_stay(const Backend* backend,
                             pick(out, {position}, filled.row())))
           << position;
     }
+    filled.v[(17 * 2 + 1) * head_dim + 5] = 0;
     filled.k[(17 * 2 + 0) * head_dim + 5] = kNan;  // a NaN score makes all of the row NaN
     filled.write(*backend, threads);
     const std::vector<float> scores = filled.attend(*backend, filled.all(), threads);
@@ -149,6 +150,11 @@ void expect_bad_values_stay(const Backend* backend,
       if (i / head_dim % 4 < 2) {
         EXPECT_EQ(std::isnan(scores[i]), sees(position)) << i;
       }
+    }
+    for (const std::size_t position : {16U, 17U, 39U}) {
+      EXPECT_TRUE(same_bits(filled.attend(*backend, {position}, threads),
+                            pick(scores, {position}, filled.row())))
+          << position;
     }
   }
 }
