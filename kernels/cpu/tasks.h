@@ -28,7 +28,7 @@ inline constexpr std::size_t kManyRows = 128;
 inline constexpr std::size_t kGatedAt = kTilesRoom / sizeof(float);
 inline constexpr std::size_t kGatedFloats = ThreadPool::kScratchBytes / sizeof(float) - kGatedAt;
 static_assert(kGatedFloats >= 2 * kMostRows * 3 * 2 * kPanel);
-// The sums of a cut, and the cut: Linear::run_cuts.
+// The sums of a cut, and the cut: float_cuts.h.
 static_assert(kPackedFloats + (kMostRows + 256) * kPanel <= kGatedAt);
 
 /// Keys of a kv head in page 0.

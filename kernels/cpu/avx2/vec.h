@@ -478,7 +478,9 @@ struct Avx2Vec : Avx2Bytes {
                          _mm256_permute2f128_ps(z[0], z[1], 0x31));
   }
 
-  static Vec sum16_split(const Vec* v) { return {sum8_split(v), sum8_split(v + 8)}; }
+  static Vec sum16_split(const Vec* v) {
+    return {sum8_split(v), sum8_split(v + 8)};
+  }
 
   // Eight words of eight rows: pairs of words, pairs of pairs, then halves of registers.
   static void transpose8(const std::byte* const* rows, std::size_t at, std::byte* to) {

@@ -12,9 +12,9 @@
 // q and e[] are rounded to bf16, a score is one chain of pairs over head_dim, and o one chain over
 // pairs of positions (2 i, 2 i + 1), in which a position that the row does not see is zero on both
 // sides; -0 becomes 0 in it. m, l, merge: as above. Many rows: attention_by_rows.h, the same bits.
-// Keys and values of 8 bit become bf16, in registers where few rows of one token use whole lines of
-// them (and the processor is quick at it: vbmi.h), and else first: of several tokens those of a
-// block at a time, of one those of a stride of one head.
+// Keys and values of 8 bit become bf16 pairs or floats in registers where few rows of one token use
+// whole lines of them (and V is quick at it: byte_sums.h, key_vectors.h), and else bf16 first: of
+// several tokens those of a block at a time, of one those of a stride of one head.
 // Rows only share loads: a tile of 4 rows x 4 keys reads each key once for 4 rows. Keys that a row
 // does not see never enter its sums (not even times zero: the memory behind them may hold NaN).
 // Bound: decode reads K and V once (in which order: token_asks.h, key_rows.h); prefill is bound by
@@ -118,16 +118,15 @@ class Attention {
   template <DType D>
   static constexpr bool kPairs = V::kBf16Pairs&& D != DType::kF32&& D != DType::kF16;
 
-  /// False, and nothing is put out: a key or value of E4M3 was NaN, which floats that were widened
-  /// do not show.
+  /// False, and nothing is put out: with V::load_fp8_split() a key or value was NaN, which does not
+  /// show then, or a query is too large for KeyVectors::kFactor.
   template <DType D>
   bool run_as() {
     load_queries();
     if constexpr (kPairs<D>) {
       round_queries();
-    } else {
-      for (std::size_t i = 0; i < rows_ * padded_dim_; i += 16)
-        V::store(q_ + i, KeyVectors<V, D>::of_query(V::load(q_ + i)));
+    } else if (!KeyVectors<V, D>::make_queries(q_, rows_ * padded_dim_)) {
+      return false;
     }
     Range all = visible_[0];
     for (std::size_t row = 1; row < rows_; ++row) {

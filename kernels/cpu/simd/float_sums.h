@@ -79,8 +79,8 @@ struct FloatSums {
     }
   }
 
-  /// sums[r][c], `sum_stride` elements from row to row, plus C vectors of each value in [begin, end)
-  /// times its weight in R rows, in this order. kPart: of the one vector there are `count`
+  /// sums[r][c], `sum_stride` elements from row to row, plus C vectors of each value in [begin,
+  /// end) times its weight in R rows, in this order. kPart: of the one vector there are `count`
   /// dimensions. ask(position, byte): as above.
   template <int R, int C, bool kPart, class Ask>
   static inline __attribute__((always_inline)) void add(const std::byte* const* values,

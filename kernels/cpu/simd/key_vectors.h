@@ -7,8 +7,8 @@
 
 namespace tandem::kernels::cpu {
 
-/// Of type D. A vector has 16 dimensions: in order, or where V widens faster so, those that are even
-/// before those that are odd. Who sums what does not depend on it.
+/// Of type D. A vector has 16 dimensions: in order, or where V widens faster so, those that are
+/// even before those that are odd. Who sums what does not depend on it.
 template <class V, DType D>
 struct KeyVectors {
   using Vec = typename V::Vec;
@@ -18,15 +18,16 @@ struct KeyVectors {
   static constexpr bool kWidens = Rows<V>::is_fp8(D) && requires {
     &V::template load_fp8_split<DType::kFp8E4m3>;
   };
-  static constexpr bool kSplit = kWidens || (D == DType::kBf16 && requires { &V::load_bf16_split; });
+  static constexpr bool kSplit =
+      kWidens || (D == DType::kBf16 && requires { &V::load_bf16_split; });
   static constexpr std::size_t kBytes = kWidens ? 1 : D == DType::kF32 ? 4 : 2;
   /// Those that are loaded at once.
   static constexpr int kVectors = kWidens ? 2 : 1;
   static constexpr std::size_t kDims = kVectors * 16;
   /// Of sums of values, for Mixed.
   static constexpr std::size_t kMixed = kSplit ? 16 : 0;
-  /// What widened values lack: a power of 2, which queries and weights have on top, so that products
-  /// are what they are.
+  /// What widened values lack: a power of 2, which queries and weights have on top, so that
+  /// products are what they are.
   static constexpr float kFactor = kWidens && D == DType::kFp8E4m3 ? 256.0F : 1.0F;
 
   /// kDims dimensions. With kWidens, *top keeps what V::met_nan() asks for.
@@ -52,13 +53,20 @@ struct KeyVectors {
     }
   }
 
-  /// 16 dimensions of a query, in order, as keys are multiplied with it.
-  static Vec of_query(const Vec& q) {
+  /// Makes `count` elements of queries, whole vectors in order, what keys are multiplied with.
+  /// False: some are too large for kFactor.
+  static bool make_queries(float* q, std::size_t count) {
+    bool fit = true;
     if constexpr (kSplit) {
-      return V::mul(V::split(q), V::broadcast(kFactor));
-    } else {
-      return q;
+      const Vec factor = V::broadcast(kFactor);
+      const Vec most = V::broadcast(0x1.fffffep+127F / kFactor);
+      for (std::size_t i = 0; i < count; i += 16) {
+        const Vec v = V::load(q + i);
+        fit &= !V::any_above(v, most) && !V::any_above(V::sub(V::zero(), v), most);
+        V::store(q + i, V::mul(V::split(v), factor));
+      }
     }
+    return fit;
   }
 
   /// As V::sum16, of vectors like these.

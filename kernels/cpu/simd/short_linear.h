@@ -3,7 +3,7 @@
 // Idea: a group of rows takes lines of a panel as they become plain ones in registers, so that a
 // product reads three quarters of the bytes and writes none. Where there are several groups, one of
 // them leaves the lines in scratch for the others, a cut of k at a time if they do not fit; where
-// kCuts, they become the floats that Linear::run_cuts makes of plain ones. Either way the
+// kCuts, the lines of a cut are made before, for all groups (float_cuts.h). Either way the
 // products and their order are those of the tile of plain bf16, and so are the bits. Bound: as that
 // tile's, with 12 bits to read for each weight.
 #pragma once
@@ -75,7 +75,7 @@ struct ShortTile {
   /// Rows that are one group, or two whose lines are made twice.
   static constexpr bool are_few(std::size_t rows) { return rows <= 8 || rows == V::kRowStep; }
 
-  /// Whether more rows than kFewOfCuts have the lines of a cut made floats once for all of them.
+  /// Whether more rows than kFewOfCuts have the lines of a cut made once for all of them.
   static constexpr bool kCuts = V::kCuts && Plain::kCuts;
   static constexpr std::size_t kFewOfCuts = 4;
   static_assert(FloatCuts<V, ShortTile>::kCutK % kShortStepK == 0);
