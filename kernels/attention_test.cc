@@ -146,7 +146,7 @@ std::vector<Row> rows_in_whole() {
                .dtype = DType::kBf16,
                .lengths = {300, 33}},
         .window = 90}},
-      // One head more than keys of 8 bit are widened in registers for.
+      // One head more than keys of 8 bit are widened in registers for (of avx2: gqa 3).
       {"gqa 5 bf16",
        {.heads = 5,
         .kv = {.page_size = 16,

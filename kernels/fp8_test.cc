@@ -231,6 +231,44 @@ TEST(Fp8, LargeQueriesAreThatOfTheSameValuesInBf16) {
   }
 }
 
+// A token that sees NaN does not keep those that its thread comes to then (in which order is open)
+// from what is theirs.
+TEST(Fp8, NanIsOfItsTokenAlone) {
+  const std::vector<std::size_t> last = {299, 369, 439, 509, 809, 879};
+  const auto is_nan = [](float x) { return std::isnan(x); };
+  for (const DType dtype : kBoth) {
+    for (const std::size_t heads : {1U, 2U, 4U}) {
+      for (std::size_t bad = 0; bad < last.size(); ++bad) {
+        for (const bool in_key : {true, false}) {
+          const World world{.heads = heads,
+                            .kv = {.page_size = 32,
+                                   .kv_heads = 1,
+                                   .head_dim = 64,
+                                   .dtype = dtype,
+                                   .lengths = {300, 70, 70, 70, 300, 70}}};
+          Filled filled(world);
+          std::vector<float>& rows = in_key ? filled.k : filled.v;
+          rows[(last[bad] - 40) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+          for (const Backend* backend : testing::vector_backends()) {
+            SCOPED_TRACE(std::string(family_name(backend->family())) + " " +
+                         std::string(dtype_name(dtype)) + ", " + std::to_string(heads) +
+                         " heads, NaN in " + std::to_string(bad));
+            ThreadPool threads(1);
+            filled.write(*backend, threads);
+            const std::vector<float> out = filled.attend(*backend, last, threads);
+            for (std::size_t i = 0; i < last.size(); ++i) {
+              const std::vector<float> own = testing::pick(out, {i}, filled.row());
+              EXPECT_EQ(std::ranges::any_of(own, is_nan), i == bad) << i;
+              EXPECT_TRUE(i == bad || same_bits(own, filled.attend(*backend, {last[i]}, threads)))
+                  << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Memory that ends where nothing may be read.
 class Fenced {
  public:

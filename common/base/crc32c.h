@@ -17,7 +17,7 @@ std::uint32_t crc32c_copy(
     void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
 
 /// Whether this machine folds by vectors of so many bits (512, 256: AVX-512VL or AVX2 with
-/// VPCLMULQDQ), and what the two above do where it does; they take the widest ones.
+/// VPCLMULQDQ), and what the two above do where it does, with the widest ones. Only where it can.
 bool crc32c_can_fold(int bits);
 std::uint32_t crc32c_folded(int bits, const void* data, std::size_t size, std::uint32_t crc = 0);
 std::uint32_t crc32c_copy_folded(

@@ -23,7 +23,8 @@ struct Avx2Vec : Avx2Bytes {
   // 6 rows x 1 panel: 12 of 16 registers are sums.
   static constexpr int kRowStep = 6;
   static constexpr int kWidePanels = 1;
-  // Widening in registers left the sums too few of them.
+  // Floats are made once for all rows: widening in registers leaves the sums too few of them, but
+  // for bf16 by load_first() and load_second().
   static constexpr bool kCuts = true;
   static constexpr int kNarrowPanels = 2;
   static constexpr int kOneRowPanels = 4;
@@ -68,12 +69,16 @@ struct Avx2Vec : Avx2Bytes {
     return {widen(load_half(from, 0)), widen(load_half(from, 16))};
   }
 
-  /// Even dimensions before odd ones: two operations instead of four.
-  static Vec load_bf16_split(const void* from) {
-    const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  /// The lower and the upper bf16 of each word.
+  static Vec halves_of(__m256i words) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
             _mm256_castsi256_ps(_mm256_and_si256(words, mask))};
+  }
+
+  /// Even dimensions before odd ones: two operations instead of four.
+  static Vec load_bf16_split(const void* from) {
+    return halves_of(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
   }
 
   /// The same of 32 bytes of D, E4M3 divided by 256 (by way of binary16, whose exponents count from
@@ -258,17 +263,16 @@ struct Avx2Vec : Avx2Bytes {
         "vbroadcastss %3, %2\n\t"
         "vfmadd231ps %2, %4, %0\n\t"
         "vfmadd231ps %2, %5, %1"
-        : "+x"(sum->lo), "+x"(sum->hi), "=&x"(all)
+        : "+&x"(sum->lo), "+x"(sum->hi), "=&x"(all)
         : "m"(*x), "x"(w.lo), "x"(w.hi));
   }
 
   /// The lower and the upper bf16 of each word.
   static void pairs_of(Int words, Vec* first, Vec* second) {
-    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-    *first = {_mm256_castsi256_ps(_mm256_slli_epi32(words.lo, 16)),
-              _mm256_castsi256_ps(_mm256_slli_epi32(words.hi, 16))};
-    *second = {_mm256_castsi256_ps(_mm256_and_si256(words.lo, mask)),
-               _mm256_castsi256_ps(_mm256_and_si256(words.hi, mask))};
+    const Vec lo = halves_of(words.lo);
+    const Vec hi = halves_of(words.hi);
+    *first = {lo.lo, hi.lo};
+    *second = {lo.hi, hi.hi};
   }
 
   static Int load_table(const void* from) {
@@ -452,7 +456,7 @@ struct Avx2Vec : Avx2Bytes {
     return {sum8(t), sum8(t + 8)};
   }
 
-  // The same of vectors that are split, in the same order of additions.
+  // The same of vectors that are split: the same additions, some with their sides exchanged.
   static __m256 sum8_split(const Vec* v) {
     __m256 u[8];
 #pragma GCC unroll 8

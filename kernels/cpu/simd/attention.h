@@ -25,6 +25,7 @@
 #include "kernels/cpu/simd/byte_sums.h"
 #include "kernels/cpu/simd/float_sums.h"
 #include "kernels/cpu/simd/key_rows.h"
+#include "kernels/cpu/simd/key_vectors.h"
 #include "kernels/cpu/simd/merged_rows.h"
 #include "kernels/cpu/simd/rows.h"
 #include "kernels/cpu/simd/token_asks.h"
@@ -41,17 +42,13 @@ class Attention {
                               ? Attention(tile).template run_as<DType::kFp8E5m2>()
                               : Attention(tile).template run_as<DType::kFp8E4m3>();
         if (done) return;
+        // Once more, but what comes then was claimed.
+        AttentionTile alone = tile;
+        alone.next = nullptr;
+        return run_plain(alone);
       }
     }
-    if (tile.dtype == DType::kF32) {
-      Attention(tile).template run_as<DType::kF32>();
-    } else if (tile.dtype == DType::kF16) {
-      Attention(tile).template run_as<DType::kF16>();
-    } else {
-      Attention attention(tile);
-      if (Rows<V>::is_fp8(tile.dtype)) attention.make_copies();
-      attention.template run_as<DType::kBf16>();
-    }
+    run_plain(tile);
   }
 
  private:
@@ -69,12 +66,27 @@ class Attention {
 
   /// The same of floats.
   static constexpr bool kWidensFloats = KeyVectors<V, DType::kFp8E4m3>::kWidens;
+  /// Rows of a token that do: floats of two leave registers for the sums of so many.
+  static constexpr std::size_t kWidenedRows = kWidensFloats ? 2 : 4;
 
   /// Whether keys and values of 8 bit are widened where they are used: a few rows of one token, and
   /// of theirs whole lines. Otherwise they become bf16 in memory first.
   static bool widens(const AttentionTile& tile) {
-    return Rows<V>::is_fp8(tile.dtype) && tile.tokens == 1 && tile.heads <= (kWidens ? 4 : 2) &&
+    return Rows<V>::is_fp8(tile.dtype) && tile.tokens == 1 && tile.heads <= kWidenedRows &&
            tile.head_dim % 64 == 0;
+  }
+
+  /// As f32, f16 or bf16.
+  static void run_plain(const AttentionTile& tile) {
+    Attention attention(tile);
+    if (tile.dtype == DType::kF32) {
+      attention.template run_as<DType::kF32>();
+    } else if (tile.dtype == DType::kF16) {
+      attention.template run_as<DType::kF16>();
+    } else {
+      if (Rows<V>::is_fp8(tile.dtype)) attention.make_copies();
+      attention.template run_as<DType::kBf16>();
+    }
   }
 
   /// Floats from one row of scores to the next: tiles of keys may write over the block's end.
@@ -105,11 +117,8 @@ class Attention {
   /// Keys and values become bf16 before they are used.
   void make_copies() {
     std::byte* const room = weights_ + kTileRows * kScoreStride * 2;
-    copies_.make(tile_,
-                 room,
-                 room + Copies::kPointerBytes,
-                 padded_dim_ * 2,
-                 tile_.tokens == 1 ? Keys::kStrideMost : Copies::kRows);
+    const std::size_t different = tile_.tokens == 1 ? Keys::kStrideMost : Copies::kRows;
+    copies_.make(tile_, room, room + Copies::kPointerBytes, padded_dim_ * 2, different);
     row_at_ = copies_.rows();
     value_offset_ = 0;
   }
@@ -379,8 +388,10 @@ class Attention {
       if (row < rows.end)
         sum_row_pairs<D>(row, asks(), offset, Keys::overlap(seen_[row], positions));
     } else {
-      for (; row + 4 <= rows.end; row += 4)
-        sum_rows<D, 4, V::kValueChunks>(row, asks(), offset, positions);
+      if constexpr (!KeyVectors<V, D>::kWidens) {
+        for (; row + 4 <= rows.end; row += 4)
+          sum_rows<D, 4, V::kValueChunks>(row, asks(), offset, positions);
+      }
       if (row + 2 <= rows.end) {
         sum_rows<D, 2, V::kValueChunksTwoRows>(row, asks(), offset, positions);
         row += 2;

@@ -14,7 +14,13 @@
 
 namespace tandem::kernels::cpu {
 
-/// T: a tile of Linear that has kLines, at(), make() and output().
+/// T: a tile of Linear with
+///   kLines     whether a cut is lines of bf16 pairs of k, [pair][16 outputs][2], or floats,
+///   [k][16] at(k)      bytes from a panel's beginning to k, the first of a cut make(block, panel,
+///   begin, count, room)   where a cut is: in the panel itself, or in `room`, which
+///              has kCutK floats for each of 16 outputs
+///   output(panel, sum)
+/// and, where panels have more than what cuts are made of, ask_beside(block, panel).
 template <class V, class T>
 struct FloatCuts {
   using Vec = typename V::Vec;
@@ -122,7 +128,11 @@ struct FloatCuts {
                                                              Vec (&acc)[R][1]) {
     if constexpr (requires { &V::add_product; }) {
       Vec w;
-      kSecond ? V::load_second(line, &w) : V::load_first(line, &w);
+      if constexpr (kSecond) {
+        V::load_second(line, &w);
+      } else {
+        V::load_first(line, &w);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
         V::add_product(&acc[r][0], x + r, w);

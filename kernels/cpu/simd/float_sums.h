@@ -1,5 +1,5 @@
-// Scores of attention in f32, for rows that share the keys that are read. In which order:
-// attention.h.
+// Scores and weighted sums of attention in f32, for rows that share the keys and values that are
+// read. In which order: attention.h.
 #pragma once
 
 #include "kernels/cpu/simd/key_vectors.h"
@@ -14,9 +14,9 @@ struct FloatSums {
   using Vec = typename V::Vec;
   using Keys = KeyVectors<V, D>;
 
-  /// sums[r * S + c]: the products of R rows of q (Keys::of_query), `q_stride` elements apart, with
-  /// C keys; as many as there are registers for. `top`: see Keys::load. ask(key, byte): for a line
-  /// with each that is read.
+  /// sums[r * S + c]: the products of R rows of q (Keys::make_queries), `q_stride` elements apart,
+  /// with C keys; as many as there are registers for. `top`: see Keys::load. ask(key, byte): for a
+  /// line with each that is read.
   template <int R, int C, int S, class Ask>
   static inline __attribute__((always_inline)) void dot(const std::byte* const* keys,
                                                         std::size_t offset,
@@ -94,6 +94,7 @@ struct FloatSums {
                                                         typename V::Int* top,
                                                         float* sums,
                                                         std::size_t sum_stride) {
+    static_assert(C % Keys::kVectors == 0);
     Vec acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {

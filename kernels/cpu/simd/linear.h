@@ -359,7 +359,7 @@ struct Linear {
     if (!block.packed) T::pack(block);
     std::size_t panel = block.panel_begin;
     if constexpr (V::kCuts && T::kCuts) {
-      if (block.rows > (T::kLines ? 3 : V::kRowStep + 1) && block.k > 0) {
+      if (block.rows > T::kFewRows && block.k > 0) {
         return FloatCuts<V, T>::run(block);
       }
     }
@@ -391,6 +391,7 @@ struct Linear {
     // For FloatCuts:
 
     static constexpr bool kLines = D == DType::kBf16;
+    static constexpr std::size_t kFewRows = kLines ? 3 : V::kRowStep + 1;
 
     static const std::byte* make(const LinearBlock& /*block*/,
                                  const std::byte* panel,

@@ -279,6 +279,7 @@ struct Int8Tile {
   static constexpr std::size_t at(std::size_t k) { return kByteHeaderBytes + k * kPanel; }
 
   static constexpr bool kLines = false;
+  static constexpr std::size_t kFewRows = V::kRowStep + 1;
 
   /// [k][16] floats of `count` k of a panel; may write up to a multiple of 4.
   static const std::byte* make(const LinearBlock& /*block*/,
