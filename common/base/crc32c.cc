@@ -134,6 +134,14 @@ inline void ask_for(const unsigned char* line) {
 
 // Attributes stand on every function: clang knows no pragma for them.
 
+__attribute__((target("pclmul"))) inline __m128i factors_of(const Fold& fold) {
+  return _mm_set_epi64x(static_cast<long long>(fold.high), static_cast<long long>(fold.low));
+}
+
+__attribute__((target("pclmul"))) inline __m128i fold_128(__m128i x, __m128i k, __m128i next) {
+  return _mm_clmulepi64_si128(x, k, 0x00) ^ _mm_clmulepi64_si128(x, k, 0x11) ^ next;
+}
+
 namespace by_512 {
 #define TANDEM_FOLD __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 
@@ -162,7 +170,7 @@ TANDEM_FOLD inline Vec lowest(std::uint32_t x) {
 TANDEM_FOLD inline Vec broadcast(const Fold& fold) {
   const auto low = static_cast<long long>(fold.low);
   const auto high = static_cast<long long>(fold.high);
-  return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+  return _mm512_set4_epi64(high, low, high, low);
 }
 
 template <int kHalves>
@@ -202,9 +210,7 @@ TANDEM_FOLD inline Vec lowest(std::uint32_t x) {
 }
 
 TANDEM_FOLD inline Vec broadcast(const Fold& fold) {
-  const auto low = static_cast<long long>(fold.low);
-  const auto high = static_cast<long long>(fold.high);
-  return _mm256_set_epi64x(high, low, high, low);
+  return _mm256_broadcastsi128_si256(factors_of(fold));
 }
 
 template <int kHalves>

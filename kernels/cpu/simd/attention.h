@@ -36,7 +36,7 @@ template <class V>
 class Attention {
  public:
   static void run(const AttentionTile& tile) {
-    if constexpr (kWidens || kWidensFloats) {
+    if constexpr (kWidenedRows > 0) {
       if (widens(tile)) {
         const bool done = tile.dtype == DType::kFp8E5m2
                               ? Attention(tile).template run_as<DType::kFp8E5m2>()
@@ -64,10 +64,10 @@ class Attention {
     &V::template widen_fp8_pairs<DType::kFp8E4m3>;
   };
 
-  /// The same of floats.
+  /// Or floats.
   static constexpr bool kWidensFloats = KeyVectors<V, DType::kFp8E4m3>::kWidens;
-  /// Rows of a token that do: floats of two leave registers for the sums of so many.
-  static constexpr std::size_t kWidenedRows = kWidensFloats ? 2 : 4;
+  /// For so many rows of a token at most: sums need registers, too.
+  static constexpr std::size_t kWidenedRows = kWidens ? 4 : kWidensFloats ? 2 : 0;
 
   /// Whether keys and values of 8 bit are widened where they are used: a few rows of one token, and
   /// of theirs whole lines. Otherwise they become bf16 in memory first.

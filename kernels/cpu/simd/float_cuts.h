@@ -14,13 +14,11 @@
 
 namespace tandem::kernels::cpu {
 
-/// T: a tile of Linear with
-///   kLines     whether a cut is lines of bf16 pairs of k, [pair][16 outputs][2], or floats,
-///   [k][16] at(k)      bytes from a panel's beginning to k, the first of a cut make(block, panel,
-///   begin, count, room)   where a cut is: in the panel itself, or in `room`, which
-///              has kCutK floats for each of 16 outputs
-///   output(panel, sum)
-/// and, where panels have more than what cuts are made of, ask_beside(block, panel).
+/// T, a tile of Linear, says whether cuts are lines of bf16 pairs, [pair of k][16 outputs][2], or
+/// floats, [k][16 outputs] (kLines); where k, the first of a cut, begins in a panel (at); and what
+/// an output is of its sum (output). make(block, panel, begin, count, room) returns where a cut is:
+/// in the panel itself, or in `room` for kCutK floats of 16 outputs. With ask_beside(block, panel)
+/// it asks for what else a panel has.
 template <class V, class T>
 struct FloatCuts {
   using Vec = typename V::Vec;
@@ -36,13 +34,14 @@ struct FloatCuts {
   }
 
  private:
-  /// Those that are multiplied at once, and the bytes of one where it was made.
-  static constexpr std::size_t kStepK = T::kLines ? 2 : 1;
+  /// What cuts are made of, as a panel of it holds it, and its bytes of one k.
+  static constexpr DType kMade = T::kLines ? DType::kBf16 : DType::kF32;
+  using Made = typename Base::template FloatTile<kMade>;
   static constexpr std::size_t kMadeBytes = kPanel * (T::kLines ? 2 : sizeof(float));
 
   /// A cut of a panel, and what is asked for while it is multiplied.
   struct Cut {
-    const std::byte* made;     ///< [k][16 outputs] floats or, with kLines, [pair of k][16][2] bf16
+    const std::byte* made;     ///< where it is
     std::size_t begin;         ///< of k
     std::size_t count;         ///< of k
     typename Asks::Part next;  ///< this group's part of what the next cut is made of
@@ -85,15 +84,12 @@ struct FloatCuts {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
       acc[r][0] = cut.begin == 0 ? V::zero() : V::load(sums + r * kPanel);
+    const auto no_asks = [](std::size_t, std::size_t) __attribute__((always_inline)){};
     for (std::size_t begin = 0; begin < cut.count; begin += kAskK) {
       const std::size_t end = cut.count - begin < kAskK ? cut.count : begin + kAskK;
       cut.next.ask(begin / kAskK);
-      for (std::size_t i = begin; i + kStepK <= end; i += kStepK)
-        add<R>(x + i * R, cut.made + i * kMadeBytes, acc);
-    }
-    if (T::kLines && cut.count % 2 != 0) {
-      const std::size_t i = cut.count - 1;
-      add_half<R, false>(x + i * R, cut.made + i * kMadeBytes, acc);
+      Made::template add<R, 1>(
+          x + begin * R, cut.made + begin * kMadeBytes, 0, end - begin, no_asks, acc);
     }
     if (last) {
       Vec outputs[R];
@@ -105,43 +101,6 @@ struct FloatCuts {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
       V::store(sums + r * kPanel, acc[r][0]);
-  }
-
-  /// Adds the products of kStepK k.
-  template <int R>
-  static inline __attribute__((always_inline)) void add(const float* x,
-                                                        const std::byte* made,
-                                                        Vec (&acc)[R][1]) {
-    if constexpr (T::kLines) {
-      add_half<R, false>(x, made, acc);
-      add_half<R, true>(x + R, made, acc);
-    } else {
-      const Vec w[1] = {V::load(reinterpret_cast<const float*>(made))};
-      Base::template step<R, 1>(x, w, acc);
-    }
-  }
-
-  /// Of the first or the second k of a line.
-  template <int R, bool kSecond>
-  static inline __attribute__((always_inline)) void add_half(const float* x,
-                                                             const std::byte* line,
-                                                             Vec (&acc)[R][1]) {
-    if constexpr (requires { &V::add_product; }) {
-      Vec w;
-      if constexpr (kSecond) {
-        V::load_second(line, &w);
-      } else {
-        V::load_first(line, &w);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-        V::add_product(&acc[r][0], x + r, w);
-    } else {
-      Vec halves[2];
-      V::load_pairs(line, &halves[0], &halves[1]);
-      const Vec w[1] = {halves[kSecond ? 1 : 0]};
-      Base::template step<R, 1>(x, w, acc);
-    }
   }
 };
 

@@ -399,11 +399,14 @@ struct Linear {
                                  std::size_t count,
                                  std::byte* room) {
       const std::byte* from = panel + at(begin);
-      if constexpr (kLines) return from;
-      auto* to = reinterpret_cast<float*>(room);
-      for (std::size_t i = 0; i < count; ++i)
-        V::store(to + i * kPanel, Rows<V>::template load_as<D>(from + i * kPanel * 2));
-      return room;
+      if constexpr (kLines) {
+        return from;
+      } else {
+        auto* to = reinterpret_cast<float*>(room);
+        for (std::size_t i = 0; i < count; ++i)
+          V::store(to + i * kPanel, Rows<V>::template load_as<D>(from + i * kPanel * 2));
+        return room;
+      }
     }
 
     static Vec output(const std::byte* /*panel*/, Vec sum) { return sum; }
@@ -447,6 +450,10 @@ struct Linear {
               acc[0][p] = V::fma(even, first, acc[0][p]);
               acc[0][p] = V::fma(odd, second, acc[0][p]);
             }
+          } else if constexpr (kHalfLines) {
+            const std::byte* line = weight + pair * 64;
+            add_half<false>(x + 2 * pair * R, line, panel_bytes, acc);
+            add_half<true>(x + (2 * pair + 1) * R, line, panel_bytes, acc);
           } else {
             Vec first[P];
             Vec second[P];
@@ -460,7 +467,9 @@ struct Linear {
             step<R, P>(x + (2 * pair + 1) * R, second, acc);
           }
         }
-        if (k % 2 != 0) {
+        if constexpr (kHalfLines) {
+          if (k % 2 != 0) add_half<false>(x + (k - 1) * R, weight + k / 2 * 64, panel_bytes, acc);
+        } else if (k % 2 != 0) {
           Vec first[P];
           Vec second[P];
 #pragma GCC unroll 8
@@ -484,6 +493,32 @@ struct Linear {
           }
           step<R, P>(x + i * R, w, acc);
         }
+      }
+    }
+
+    /// Whether V widens one k of a line alone, and multiplies with it, in the registers that there
+    /// are.
+    static constexpr bool kHalfLines = requires {
+      &V::add_product;
+    };
+
+    /// The first or the second k of a line of each panel.
+    template <bool kSecond, int R, int P>
+    static inline __attribute__((always_inline)) void add_half(const float* x,
+                                                               const std::byte* line,
+                                                               std::size_t panel_bytes,
+                                                               Vec (&acc)[R][P]) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p, line += panel_bytes) {
+        Vec w;
+        if constexpr (kSecond) {
+          V::load_second(line, &w);
+        } else {
+          V::load_first(line, &w);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+          V::add_product(&acc[r][p], x + r, w);
       }
     }
 
