@@ -1,6 +1,6 @@
-// Every seed and every input that a fuzz program once found, in every build. They abort when a
-// promise of parse() is broken.
-#include "tests/fuzz/args_fuzz.h"
+// Every seed and every input that a fuzz program once found, in every build. Feeds abort when a
+// promise is broken.
+#include "tests/fuzz/feeds.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace tandem::fuzz {
 namespace {
 
-std::size_t replay(const std::string& name, void (*feed)(std::span<const std::uint8_t>)) {
+std::size_t replay(const std::string& name, void (*feed)(Bytes)) {
   const std::filesystem::path folder =
       std::filesystem::path(TANDEM_SOURCE_DIR) / "tests" / "fuzz" / "corpus" / name;
   std::size_t count = 0;
@@ -27,13 +27,35 @@ std::size_t replay(const std::string& name, void (*feed)(std::span<const std::ui
   return count;
 }
 
-TEST(FuzzReplay, CommandLines) {
-  EXPECT_GE(replay("argv", &feed_argv), 8U);
+struct Row {
+  const char* name;
+  void (*feed)(Bytes);
+  std::size_t least;  ///< seeds
+};
+
+constexpr Row kRows[] = {
+    {"argv", &feed_argv, 8},
+    {"http", &feed_http, 8},
+    {"json", &feed_json, 10},
+    {"safetensors", &feed_safetensors, 6},
+    {"template", &feed_template, 9},
+    {"text", &feed_text, 5},
+    {"tokenizer", &feed_tokenizer, 4},
+    {"words", &feed_words, 5},
+    {"yaml", &feed_yaml, 8},
+};
+
+class FuzzReplay : public testing::TestWithParam<Row> {};
+
+TEST_P(FuzzReplay, SeedsKeepThePromises) {
+  const Row& row = GetParam();
+  row.feed({});
+  EXPECT_GE(replay(row.name, row.feed), row.least);
 }
 
-TEST(FuzzReplay, ConfigFiles) {
-  EXPECT_GE(replay("yaml", &feed_yaml), 8U);
-}
+INSTANTIATE_TEST_SUITE_P(Feeds, FuzzReplay, testing::ValuesIn(kRows), [](const auto& seeds) {
+  return std::string(seeds.param.name);
+});
 
 }  // namespace
 }  // namespace tandem::fuzz

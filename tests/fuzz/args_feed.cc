@@ -1,14 +1,12 @@
-#include "tests/fuzz/args_fuzz.h"
-
 #include "common/args/args.h"
 #include "common/args/field.h"
 #include "common/args/yaml_tree.h"
+#include "tests/fuzz/feeds.h"
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -26,12 +24,6 @@ using args::ParseOutcome;
 using args::Program;
 
 constexpr std::size_t kErrBytesMax = 64U << 10U;
-
-void must(bool holds, const char* promise) {
-  if (holds) return;
-  std::fprintf(stderr, "broken promise: %s\n", promise);
-  std::abort();
-}
 
 Program program_of(std::uint8_t byte) {
   constexpr Program kPrograms[] = {
@@ -136,13 +128,9 @@ class ConfigFile {
   std::string path_;
 };
 
-std::string text_of(std::span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
-void feed_argv(std::span<const std::uint8_t> bytes) {
+void feed_argv(Bytes bytes) {
   if (bytes.empty()) return;
   const Program program = program_of(bytes[0]);
   const std::string text = text_of(bytes.subspan(1));
@@ -163,7 +151,7 @@ void feed_argv(std::span<const std::uint8_t> bytes) {
   check_outcome(program, parse_words(program, words, std::move(variables)));
 }
 
-void feed_yaml(std::span<const std::uint8_t> bytes) {
+void feed_yaml(Bytes bytes) {
   if (bytes.empty()) return;
   static const ConfigFile kFile;
   const Program program = program_of(bytes[0]);
