@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bench/limits.h"
+#include "common/base/near_code.h"
 #include "kernels/api/backend.h"
 
 #if defined(__x86_64__)
@@ -102,6 +103,8 @@ struct OpCost {
   int calls = 0;
 };
 
+/// What it does before and behind an op of a pass lies with what the model does there, which is
+/// asked for ahead: its own waits for code would count as the model's.
 class TimedBackend final : public kernels::Backend {
  public:
   /// Borrows `inner`.
@@ -204,20 +207,22 @@ class TimedBackend final : public kernels::Backend {
         {.name = "embedding"}, [&] { inner_.embedding(args, pool); }, uncounted);
   }
 
-  void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void linear(const kernels::LinearArgs& args,
+                                 kernels::ThreadPool& pool) const override {
     timed_as([&] { return linear_op("linear", *args.weight); },
              [&] { inner_.linear(args, pool); },
              [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
-  void gated_linear(const kernels::GatedLinearArgs& args,
-                    kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void gated_linear(const kernels::GatedLinearArgs& args,
+                                       kernels::ThreadPool& pool) const override {
     timed_as([&] { return linear_op("gated linear", *args.weight); },
              [&] { inner_.gated_linear(args, pool); },
              [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
-  void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void rms_norm(const kernels::RmsNormArgs& args,
+                                   kernels::ThreadPool& pool) const override {
     timed(
         {.name = "norm"}, [&] { inner_.rms_norm(args, pool); }, uncounted);
   }
@@ -237,12 +242,14 @@ class TimedBackend final : public kernels::Backend {
         {.name = "silu_mul"}, [&] { inner_.silu_mul(args, pool); }, uncounted);
   }
 
-  void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void route(const kernels::RouteArgs& args,
+                                kernels::ThreadPool& pool) const override {
     timed(
         {.name = "route"}, [&] { inner_.route(args, pool); }, uncounted);
   }
 
-  void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void expert_mlp(const kernels::ExpertMlpArgs& args,
+                                     kernels::ThreadPool& pool) const override {
     timed(
         {.name = "expert_mlp"},
         [&] { inner_.expert_mlp(args, pool); },
@@ -254,13 +261,14 @@ class TimedBackend final : public kernels::Backend {
         {.name = "write_kv"}, [&] { inner_.write_kv(args, pool); }, uncounted);
   }
 
-  void prepare_heads(const kernels::PrepareHeadsArgs& args,
-                     kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void prepare_heads(const kernels::PrepareHeadsArgs& args,
+                                        kernels::ThreadPool& pool) const override {
     timed(
         {.name = "prepare_heads"}, [&] { inner_.prepare_heads(args, pool); }, uncounted);
   }
 
-  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
+  TANDEM_BETWEEN_OPS void attention(const kernels::AttentionArgs& args,
+                                    kernels::ThreadPool& pool) const override {
     timed(
         {.name = "attention"},
         [&] { inner_.attention(args, pool); },
@@ -274,23 +282,16 @@ class TimedBackend final : public kernels::Backend {
 
   /// Adds what fn() takes to the costs of `op`, and what count(OpCost&) says.
   template <class Fn, class Count>
-  void timed(Op op, Fn fn, Count count) const {
+  [[gnu::always_inline]] void timed(Op op, Fn fn, Count count) const {
     timed_as([&] { return op; }, fn, count);
   }
 
   /// The same, where to name the op is to look at what fn() reads: not before it.
   template <class Name, class Fn, class Count>
-  void timed_as(Name name, Fn fn, Count count) const {
+  [[gnu::always_inline]] void timed_as(Name name, Fn fn, Count count) const {
     const double start = op_clock_.now();
     fn();
-    const double end = op_clock_.now();
-    if (first_start_ == 0) first_start_ = start;
-    OpCost& cost = cost_of(name());
-    cost.seconds += end - start;
-    ++cost.calls;
-    count(cost);
-    last_end_ = op_clock_.now();
-    own_seconds_ += last_end_ - end + op_clock_.reading_s();
+    note(start, op_clock_.now(), name, count);
   }
 
   /// Time that all this noting took since reset(): nobody else's.
@@ -305,6 +306,17 @@ class TimedBackend final : public kernels::Backend {
   [[nodiscard]] double last_end() const { return last_end_; }
 
  private:
+  template <class Name, class Count>
+  [[gnu::noinline]] void note(double start, double end, Name name, Count count) const {
+    if (first_start_ == 0) first_start_ = start;
+    OpCost& cost = cost_of(name());
+    cost.seconds += end - start;
+    ++cost.calls;
+    count(cost);
+    last_end_ = op_clock_.now();
+    own_seconds_ += last_end_ - end + op_clock_.reading_s();
+  }
+
   static void uncounted(OpCost& /*cost*/) {}
 
   void count_experts(const kernels::ExpertMlpArgs& args, OpCost& cost) const {

@@ -1,5 +1,6 @@
 // The forward pass: checks, then blocks over a ragged batch.
 #include "common/base/failpoint.h"
+#include "common/base/near_code.h"
 #include "common/base/prefetch.h"
 #include "common/model/model.h"
 
@@ -8,12 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-// Code that runs between ops lies in one section, whose ends the linker knows: the weights of an op
-// push it out of the caches, so it is asked for as data is.
-#define TANDEM_BETWEEN_OPS [[gnu::section("tandem_between_ops")]]
-extern "C" const std::byte __start_tandem_between_ops[];  // NOLINT: the linker's names
-extern "C" const std::byte __stop_tandem_between_ops[];   // NOLINT
 
 namespace tandem::model {
 namespace {
@@ -190,9 +185,7 @@ Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) 
 /// What is looked at between this op and the next ones.
 void Model::ask_for_near(const void* model) {
   const Model& self = *static_cast<const Model*>(model);
-  for (const std::byte* at = __start_tandem_between_ops; at < __stop_tandem_between_ops;
-       at += kCacheLineBytes)
-    __builtin_prefetch(at);
+  prefetch_code_between_ops();
   prefetch(self);
   const std::vector<LayerWeights>& layers = self.weights_.layers;
   prefetch_layer(layers[self.layer_]);
@@ -230,15 +223,30 @@ TANDEM_BETWEEN_OPS void Model::gated_linear(Linear& layer, kernels::GatedLinearA
   backend_->gated_linear(args, *pool_);
 }
 
+TANDEM_BETWEEN_OPS std::size_t Model::packed_bytes(PackedSize& last,
+                                                   std::size_t tokens,
+                                                   std::size_t k,
+                                                   kernels::WeightFormat weight) const {
+  if (last.tokens != tokens || last.k != k || last.weight != weight) {
+    last.tokens = tokens;
+    last.k = k;
+    last.weight = weight;
+    last.bytes = last.whole_rows ? backend_->packed_whole_rows_bytes(tokens, k, weight)
+                                 : backend_->packed_rows_bytes(tokens, k, weight);
+  }
+  return last.bytes;
+}
+
 /// Where the op before a product writes its rows packed. Null: they stay f32. Products with late
 /// weights take them as they come.
 TANDEM_BETWEEN_OPS std::byte* Model::packed_rows(const Linear& layer,
                                                  std::size_t tokens,
-                                                 FloatBuffer& rows) const {
+                                                 FloatBuffer& rows,
+                                                 PackedSize& last) const {
   if (!layer.late.empty()) return nullptr;
   const kernels::PackedWeight& weight = *layer.weight;
   return packed_within(
-      rows, tokens * weight.k(), backend_->packed_rows_bytes(tokens, weight.k(), weight.format()));
+      rows, tokens * weight.k(), packed_bytes(last, tokens, weight.k(), weight.format()));
 }
 
 /// normed = norm(x). Returns where it lies packed for the product `next`; null: it is f32, as
@@ -252,9 +260,8 @@ TANDEM_BETWEEN_OPS std::byte* Model::norm_rows(const float* x,
   kernels::WeightFormat format = kernels::DType::kBf16;
   if (next != nullptr && next->late.empty()) {
     format = next->weight->format();
-    packed = packed_within(workspace_.normed,
-                           tokens * hidden,
-                           backend_->packed_whole_rows_bytes(tokens, hidden, format));
+    packed = packed_within(
+        workspace_.normed, tokens * hidden, packed_bytes(normed_size_, tokens, hidden, format));
   }
   backend_->rms_norm({.x = x,
                       .weight = weight,
@@ -273,10 +280,10 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
   capture(batch, 0);
   const std::size_t layer_count = weights_.layers.size();
   kernels::RaggedTokens tokens = ragged(batch);
+  const KvLayout layout = kv_layout(static_cast<std::int64_t>(batch.kv.page_size));
   for (std::size_t layer = 0; layer < layer_count; ++layer) {
     layer_ = layer;
-    const kernels::KvLayer kv =
-        kv_layout(static_cast<std::int64_t>(batch.kv.page_size)).layer(batch.kv.base, layer);
+    const kernels::KvLayer kv = layout.layer(batch.kv.base, layer);
     prepare_attention(batch, kv, layer);
     // What others leave in the last layer nobody reads.
     if (narrow && layer + 1 == layer_count) tokens = wanted_tokens(batch);
@@ -359,9 +366,10 @@ TANDEM_BETWEEN_OPS void Model::attention(const kernels::RaggedTokens& batch,
                                          std::size_t layer) {
   LayerWeights& weights = weights_.layers[layer];
   const auto head_dim = static_cast<std::size_t>(config_.head_dim);
-  std::byte* mixed = head_dim % kernels::kPackedHeadStep == 0
-                         ? packed_rows(weights.output, batch.tokens, workspace_.attention)
-                         : nullptr;
+  std::byte* mixed =
+      head_dim % kernels::kPackedHeadStep == 0
+          ? packed_rows(weights.output, batch.tokens, workspace_.attention, mixed_size_)
+          : nullptr;
   backend_->attention({.q = workspace_.qkv.data(),
                        .q_stride = qkv_stride(),
                        .out = workspace_.attention.data(),
@@ -411,8 +419,9 @@ TANDEM_BETWEEN_OPS void Model::dense_mlp(LayerWeights& weights,
   const std::byte* normed =
       norm_rows(rows, weights.post_attention_norm.data(), &weights.gate_up, row_count);
   float* inner = workspace_.inner.data();
-  std::byte* packed =
-      normed == nullptr ? nullptr : packed_rows(weights.down, row_count, workspace_.inner);
+  std::byte* packed = normed == nullptr
+                          ? nullptr
+                          : packed_rows(weights.down, row_count, workspace_.inner, inner_size_);
   gated_linear(weights.gate_up,
                {.x = workspace_.normed.data(),
                 .x_packed = normed,

@@ -132,6 +132,16 @@ class Model {
   [[nodiscard]] const std::vector<std::string>& unused_tensors() const { return unused_tensors_; }
 
  private:
+  /// What the backend said last of rows of one kind. Layer after layer asks the same, and what the
+  /// backend looks at for an answer the weights have pushed out of the caches by then.
+  struct PackedSize {
+    bool whole_rows = false;
+    std::size_t tokens = 0;
+    std::size_t k = 0;
+    kernels::WeightFormat weight = kernels::DType::kF32;
+    std::size_t bytes = 0;
+  };
+
   Model() = default;
   Status load_weights(const LoadOptions& options);
   Status release_checkpoint(weights::ReadMode mode);
@@ -152,7 +162,14 @@ class Model {
   void prepare_attention(const ForwardBatch& batch, const kernels::KvLayer& kv, std::size_t layer);
   void attention(const kernels::RaggedTokens& batch, const kernels::KvLayer& kv, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
-  std::byte* packed_rows(const Linear& layer, std::size_t tokens, FloatBuffer& rows) const;
+  std::size_t packed_bytes(PackedSize& last,
+                           std::size_t tokens,
+                           std::size_t k,
+                           kernels::WeightFormat weight) const;
+  std::byte* packed_rows(const Linear& layer,
+                         std::size_t tokens,
+                         FloatBuffer& rows,
+                         PackedSize& last) const;
   std::byte* norm_rows(const float* x, const float* weight, const Linear* next, std::size_t tokens);
   void dense_mlp(LayerWeights& weights, float* rows, std::size_t row_count);
   void experts(const ExpertWeights& weights, std::size_t token_count);
@@ -176,6 +193,9 @@ class Model {
   Workspace workspace_;
   weights::Digest digest_;
   std::vector<std::string> unused_tensors_;
+  PackedSize normed_size_{.whole_rows = true};
+  PackedSize mixed_size_;
+  PackedSize inner_size_;
   std::size_t layer_ = 0;                 ///< that forward() is at
   std::optional<std::size_t> kept_rows_;  ///< for logits()
   std::atomic<std::uint64_t> progress_{0};

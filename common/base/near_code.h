@@ -1,0 +1,26 @@
+// Code that runs between ops lies in one section, whose ends the linker knows: the weights of an op
+// push it out of the caches, so it is asked for as data is.
+#pragma once
+
+#include "common/base/prefetch.h"
+
+#include <cstddef>
+
+/// Of functions that run between two ops of a pass: several hundred times, so let them be short.
+#define TANDEM_BETWEEN_OPS [[gnu::section("tandem_between_ops")]]
+
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
+extern const std::byte __start_tandem_between_ops[];
+extern const std::byte __stop_tandem_between_ops[];
+// NOLINTEND(bugprone-reserved-identifier)
+}
+
+namespace tandem {
+
+/// Pre: the program has such a function.
+inline void prefetch_code_between_ops() {
+  prefetch_bytes(__start_tandem_between_ops, __stop_tandem_between_ops);
+}
+
+}  // namespace tandem
