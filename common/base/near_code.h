@@ -10,10 +10,10 @@
 #define TANDEM_BETWEEN_OPS [[gnu::section("tandem_between_ops")]]
 
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
+// NOLINTBEGIN: the linker's names
 extern const std::byte __start_tandem_between_ops[];
 extern const std::byte __stop_tandem_between_ops[];
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND
 }
 
 namespace tandem {
