@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,6 +103,52 @@ Chunked decode(std::string_view text, const std::vector<std::size_t>& ends) {
   return out;
 }
 
+/// A whole chunked body as RFC 9112, 7.1 writes it, at the front of `text`, whatever its size;
+/// nothing where there is none.
+std::optional<Chunked> read_slowly(std::string_view text) {
+  Chunked out;
+  const auto line = [&]() -> std::optional<std::string_view> {
+    const std::size_t end = text.find("\r\n", out.taken);
+    if (end == std::string_view::npos) return std::nullopt;
+    const std::string_view found = text.substr(out.taken, end - out.taken);
+    out.taken = end + 2;
+    if (found.find_first_of(std::string_view("\r\n\0", 3)) != std::string_view::npos)
+      return std::nullopt;
+    return found;
+  };
+  while (true) {
+    const auto head = line();
+    if (!head) return std::nullopt;
+    const std::string digits(head->substr(0, head->find(';')));
+    const bool number = !digits.empty() && digits.size() <= 16 &&
+                        digits.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+    if (!number) return std::nullopt;
+    const std::uint64_t size = std::stoull(digits, nullptr, 16);
+    if (size == 0) break;
+    if (size > text.size() || text.substr(out.taken).size() < size + 2) return std::nullopt;
+    out.body += text.substr(out.taken, size);
+    out.taken += size;
+    if (text.substr(out.taken, 2) != "\r\n") return std::nullopt;
+    out.taken += 2;
+  }
+  while (true) {
+    const auto trailer = line();
+    if (!trailer) return std::nullopt;
+    if (trailer->empty()) break;
+  }
+  out.done = true;
+  return out;
+}
+
+/// What is so short passes no limit of a line.
+constexpr std::size_t kShort = 250;
+
+void check_body(std::string_view text, const Chunked& found) {
+  const std::optional<Chunked> wanted = read_slowly(text);
+  if (found.done) must(wanted && found == *wanted, "a body is what its chunks say");
+  if (wanted && text.size() <= kShort) must(found.done, "and what is one is read");
+}
+
 }  // namespace
 
 void feed_http(Bytes bytes) {
@@ -126,6 +173,7 @@ void feed_http(Bytes bytes) {
   std::iota(each.begin(), each.end(), std::size_t{1});
   const Chunked at_once = decode(rest, {rest.size()});
   must(decode(rest, each) == at_once, "nor another body");
+  check_body(rest, at_once);
 }
 
 }  // namespace tandem::fuzz

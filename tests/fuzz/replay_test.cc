@@ -36,7 +36,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"argv", &feed_argv, 8},
     {"http", &feed_http, 8},
-    {"json", &feed_json, 10},
+    {"json", &feed_json, 15},
     {"safetensors", &feed_safetensors, 6},
     {"template", &feed_template, 9},
     {"text", &feed_text, 5},
