@@ -306,6 +306,7 @@ class TimedBackend final : public kernels::Backend {
   [[nodiscard]] double last_end() const { return last_end_; }
 
  private:
+  /// Apart from the code around an op: what it waits for is its own time, and is left out.
   template <class Name, class Count>
   [[gnu::noinline]] void note(double start, double end, Name name, Count count) const {
     if (first_start_ == 0) first_start_ = start;

@@ -6,7 +6,8 @@
 
 #include <cstddef>
 
-/// Of functions that run between two ops of a pass: several hundred times, so let them be short.
+/// Of functions that run between two ops of a pass: several hundred times, so let them be short. In
+/// one file either inline functions or others: they cannot share a section there.
 #define TANDEM_BETWEEN_OPS [[gnu::section("tandem_between_ops")]]
 
 extern "C" {
@@ -20,7 +21,8 @@ namespace tandem {
 
 /// Pre: the program has such a function.
 inline void prefetch_code_between_ops() {
-  prefetch_bytes(__start_tandem_between_ops, __stop_tandem_between_ops);
+  prefetch_bytes(__start_tandem_between_ops,
+                 static_cast<std::size_t>(__stop_tandem_between_ops - __start_tandem_between_ops));
 }
 
 }  // namespace tandem

@@ -7,10 +7,10 @@ namespace tandem {
 
 inline constexpr std::size_t kCacheLineBytes = 64;
 
-/// Begins to load what lies from `begin` to `end`.
-inline void prefetch_bytes(const std::byte* begin, const std::byte* end) {
-  for (; begin < end; begin += kCacheLineBytes)
-    __builtin_prefetch(begin);
+/// Begins to load `size` bytes.
+inline void prefetch_bytes(const std::byte* begin, std::size_t size) {
+  for (std::size_t at = 0; at < size; at += kCacheLineBytes)
+    __builtin_prefetch(begin + at);
 }
 
 /// Begins to load all of `object` into the caches; changes nothing else. The weights of a forward
@@ -18,8 +18,7 @@ inline void prefetch_bytes(const std::byte* begin, const std::byte* end) {
 /// waiting for each in turn.
 template <class T>
 void prefetch(const T& object) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&object);
-  prefetch_bytes(bytes, bytes + sizeof(T));
+  prefetch_bytes(reinterpret_cast<const std::byte*>(&object), sizeof(T));
 }
 
 }  // namespace tandem

@@ -223,10 +223,10 @@ TANDEM_BETWEEN_OPS void Model::gated_linear(Linear& layer, kernels::GatedLinearA
   backend_->gated_linear(args, *pool_);
 }
 
-TANDEM_BETWEEN_OPS std::size_t Model::packed_bytes(PackedSize& last,
-                                                   std::size_t tokens,
-                                                   std::size_t k,
-                                                   kernels::WeightFormat weight) const {
+TANDEM_BETWEEN_OPS std::size_t Model::bytes_of_packed_rows(PackedSize& last,
+                                                           std::size_t tokens,
+                                                           std::size_t k,
+                                                           kernels::WeightFormat weight) const {
   if (last.tokens != tokens || last.k != k || last.weight != weight) {
     last.tokens = tokens;
     last.k = k;
@@ -246,7 +246,7 @@ TANDEM_BETWEEN_OPS std::byte* Model::packed_rows(const Linear& layer,
   if (!layer.late.empty()) return nullptr;
   const kernels::PackedWeight& weight = *layer.weight;
   return packed_within(
-      rows, tokens * weight.k(), packed_bytes(last, tokens, weight.k(), weight.format()));
+      rows, tokens * weight.k(), bytes_of_packed_rows(last, tokens, weight.k(), weight.format()));
 }
 
 /// normed = norm(x). Returns where it lies packed for the product `next`; null: it is f32, as
@@ -260,8 +260,9 @@ TANDEM_BETWEEN_OPS std::byte* Model::norm_rows(const float* x,
   kernels::WeightFormat format = kernels::DType::kBf16;
   if (next != nullptr && next->late.empty()) {
     format = next->weight->format();
-    packed = packed_within(
-        workspace_.normed, tokens * hidden, packed_bytes(normed_size_, tokens, hidden, format));
+    packed = packed_within(workspace_.normed,
+                           tokens * hidden,
+                           bytes_of_packed_rows(normed_size_, tokens, hidden, format));
   }
   backend_->rms_norm({.x = x,
                       .weight = weight,

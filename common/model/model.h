@@ -162,10 +162,10 @@ class Model {
   void prepare_attention(const ForwardBatch& batch, const kernels::KvLayer& kv, std::size_t layer);
   void attention(const kernels::RaggedTokens& batch, const kernels::KvLayer& kv, std::size_t layer);
   void mlp_block(std::size_t layer, std::size_t token_count);
-  std::size_t packed_bytes(PackedSize& last,
-                           std::size_t tokens,
-                           std::size_t k,
-                           kernels::WeightFormat weight) const;
+  std::size_t bytes_of_packed_rows(PackedSize& last,
+                                   std::size_t tokens,
+                                   std::size_t k,
+                                   kernels::WeightFormat weight) const;
   std::byte* packed_rows(const Linear& layer,
                          std::size_t tokens,
                          FloatBuffer& rows,

@@ -4,6 +4,7 @@
 #include "common/base/random.h"
 #include "common/json/write.h"
 #include "common/token/byte_level.h"
+#include "common/token/testing/encode_anew.h"
 #include "common/token/testing/patterns.h"
 #include "common/token/tokenizer.h"
 
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace tandem::token {
@@ -91,13 +91,6 @@ std::string random_text(Random& random, std::size_t parts) {
   for (std::size_t i = 0; i < parts; ++i)
     text += kParts[random.below(std::size(kParts))];
   return text;
-}
-
-/// Of a thread that has met no text.
-Ids encode_anew(const Tokenizer& tokenizer, const std::string& text) {
-  Ids ids;
-  std::thread([&] { ids = tokenizer.encode(text, false); }).join();
-  return ids;
 }
 
 TEST(TextMemory, IdsAreThoseOfAThreadThatHasMetNothing) {

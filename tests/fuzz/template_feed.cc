@@ -23,7 +23,8 @@ void feed_template(Bytes bytes) {
   static const json::Value kValue = json::parse(kContext).value();
   const auto compiled = chat::ChatTemplate::compile(text_of(bytes), "t");
   if (!compiled.ok()) {
-    must(!compiled.status().message().empty(), "a refusal says why");
+    const std::string& why = compiled.status().message();
+    must(why.starts_with("t: ") && why.size() > 3, "a refusal names the template and says why");
     return;
   }
   const chat::RenderOptions options{.now = chat::WallTime{},

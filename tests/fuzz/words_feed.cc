@@ -1,17 +1,16 @@
 #include "common/json/utf8.h"
 #include "common/token/detokenizer.h"
 #include "common/token/regex.h"
+#include "common/token/testing/encode_anew.h"
 #include "common/token/testing/patterns.h"
 #include "common/token/tokenizer.h"
 #include "common/token/word_scanner.h"
 #include "tests/fuzz/feeds.h"
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 namespace tandem::fuzz {
@@ -44,13 +43,6 @@ std::string valid_utf8(std::string_view text) {
   std::string out;
   json::append_utf8_lossy(out, text);
   return out;
-}
-
-/// By a thread that remembers nothing.
-std::vector<std::int32_t> encode_anew(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::int32_t> ids;
-  std::thread([&] { ids = tokenizer.encode(text, false); }).join();
-  return ids;
 }
 
 std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
@@ -87,11 +79,12 @@ void feed_text(Bytes bytes) {
   const std::vector<std::int32_t> ids = tokenizer->encode(text, false);
   // What was remembered of texts before, and of this one, changes nothing.
   must(tokenizer->encode(text, false) == ids, "a text has its ids");
-  must(encode_anew(*tokenizer, text) == ids, "whatever was encoded before");
+  must(token::encode_anew(*tokenizer, text) == ids, "whatever was encoded before");
   // A text that begins as this one and goes on otherwise is cut where they part.
   for (const std::size_t part : {text.size() / 2, text.size() * 7 / 8}) {
     const std::string other = text.substr(0, part) + " other \xC3\xA9nd";
-    must(tokenizer->encode(other, false) == encode_anew(*tokenizer, other), "and parts of it");
+    must(tokenizer->encode(other, false) == token::encode_anew(*tokenizer, other),
+         "and parts of it");
   }
   for (const std::int32_t id : ids)
     must(tokenizer->has_token(id), "ids are those of tokens");
@@ -107,10 +100,7 @@ void feed_text(Bytes bytes) {
 
 void feed_tokenizer(Bytes bytes) {
   const auto made = Tokenizer::from_json(text_of(bytes));
-  if (!made.ok()) {
-    must(!made.status().message().empty(), "a refusal says why");
-    return;
-  }
+  if (!made.ok()) return;
   const Tokenizer& tokenizer = **made;
   for (const std::string_view text : {"", "Hello, w\xC3\xB6rld 42\n\n  <s>", "\xFF\xE4\xB8"}) {
     const std::vector<std::int32_t> ids = tokenizer.encode(text, true);
