@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tandem::model {
@@ -195,6 +198,163 @@ TEST(ModelForward, TellsOfEveryLayerAndRaisesProgress) {
   ASSERT_TRUE((*loaded)->forward(batch, output).ok());
   EXPECT_EQ(observer.layers, (std::vector<std::int64_t>{0, 1, 2}));
   EXPECT_EQ((*loaded)->progress(), 3U);
+}
+
+/// The reference, which asks for packed rows where their count, their length and the weights' type
+/// say so, and sees that it gets them there and nowhere else. Rows stay f32 all the same.
+class AskingBackend final : public kernels::Backend {
+ public:
+  mutable int packed_count = 0;
+  mutable int plain_count = 0;
+
+  [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
+
+  [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
+
+  [[nodiscard]] kernels::WeightLayout layout() const override { return inner_.layout(); }
+
+  /// Neighbours in a layer, and the same weights of two layers, are of different types.
+  [[nodiscard]] kernels::WeightFormat kept_format(kernels::WeightFormat /*wanted*/,
+                                                  std::size_t /*k*/) const override {
+    return ++kept_count_ % 3 == 0 ? kernels::DType::kBf16 : kernels::DType::kF32;
+  }
+
+  void fill(std::span<kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
+    inner_.fill(jobs, pool);
+  }
+
+  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
+                                         std::size_t k,
+                                         kernels::WeightFormat store) const override {
+    return inner_.packed_bytes(n, k, store);
+  }
+
+  [[nodiscard]] std::size_t packed_rows_bytes(std::size_t rows,
+                                              std::size_t k,
+                                              kernels::WeightFormat weight) const override {
+    return (rows + k / 8 + (weight == kernels::DType::kBf16 ? 1 : 0)) % 2 * rows * k;
+  }
+
+  [[nodiscard]] std::size_t packed_whole_rows_bytes(std::size_t rows,
+                                                    std::size_t k,
+                                                    kernels::WeightFormat weight) const override {
+    return packed_rows_bytes(rows + 1, k, weight) == 0 ? 0 : rows * k;
+  }
+
+  void linear(const kernels::LinearArgs& args, kernels::ThreadPool& pool) const override {
+    kernels::LinearArgs plain = args;
+    plain.x_packed = nullptr;
+    const std::size_t k = args.weight->k();
+    const bool head = args.weight->n() == kVocabulary;
+    const bool down = k == kInner;
+    const auto format = args.weight->format();
+    const std::size_t bytes = args.x_whole_rows ? packed_whole_rows_bytes(args.tokens, k, format)
+                                                : packed_rows_bytes(args.tokens, k, format);
+    check(args.x_packed, args.x, bytes > 0 && !head && (!down || gated_packed_));
+    inner_.linear(plain, pool);
+  }
+
+  void gated_linear(const kernels::GatedLinearArgs& args,
+                    kernels::ThreadPool& pool) const override {
+    kernels::GatedLinearArgs plain = args;
+    plain.x_packed = nullptr;
+    plain.y_packed = nullptr;
+    const kernels::PackedWeight& weight = *args.weight;
+    gated_packed_ = packed_whole_rows_bytes(args.tokens, weight.k(), weight.format()) > 0;
+    check(args.x_packed, args.x, gated_packed_);
+    inner_.gated_linear(plain, pool);
+  }
+
+  void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
+    kernels::RmsNormArgs plain = args;
+    plain.y_packed = nullptr;
+    if (args.y_packed != nullptr) {
+      EXPECT_GT(packed_whole_rows_bytes(args.rows, args.dim, args.y_packed_for), 0U);
+    }
+    inner_.rms_norm(plain, pool);
+  }
+
+  void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
+    kernels::AttentionArgs plain = args;
+    plain.out_packed = nullptr;
+    inner_.attention(plain, pool);
+  }
+
+  void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.embedding(args, pool);
+  }
+
+  void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.head_norm(args, pool);
+  }
+
+  void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.rope(args, pool);
+  }
+
+  void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.silu_mul(args, pool);
+  }
+
+  void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.route(args, pool);
+  }
+
+  void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.expert_mlp(args, pool);
+  }
+
+  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
+    inner_.write_kv(args, pool);
+  }
+
+  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
+      std::span<const float> logits) const override {
+    return inner_.log_softmax_stats(logits);
+  }
+
+  static constexpr std::size_t kVocabulary = 20;
+  static constexpr std::size_t kInner = 24;
+
+ private:
+  void check(const std::byte* packed, const float* rows, bool wanted) const {
+    EXPECT_EQ(packed, wanted ? reinterpret_cast<const std::byte*>(rows) : nullptr);
+    ++(wanted ? packed_count : plain_count);
+  }
+
+  const kernels::Backend& inner_ = *kernels::select(kernels::Family::kReference, nullptr);
+  mutable int kept_count_ = 0;
+  mutable bool gated_packed_ = false;
+};
+
+TEST(ModelForward, RowsArePackedWhereTheBackendSaysSoOfTheseRowsAndWeights) {
+  const ModelFolder folder;
+  const AskingBackend backend;
+  LoadOptions options = options_for(folder.path());
+  options.backend = &backend;
+  options.dummy_weights = true;
+  // Heads of 32: attention packs no shorter ones.
+  options.override_json = R"({"num_hidden_layers":4,"hidden_size":64,"intermediate_size":24})";
+  const auto loaded = Model::load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  SmallBatch small(**loaded);
+  // Passes of other lengths, and last layers of other rows.
+  for (const std::size_t tokens : {4U, 3U, 4U, 2U, 1U, 3U}) {
+    SCOPED_TRACE(tokens);
+    for (const std::int32_t first : {0, static_cast<std::int32_t>(tokens) - 1}) {
+      small.ids.assign(tokens, 5);
+      small.sequence.assign(tokens, 0);
+      small.positions.resize(tokens);
+      std::iota(small.positions.begin(), small.positions.end(), 0);
+      small.rows.resize(tokens - static_cast<std::size_t>(first));
+      std::iota(small.rows.begin(), small.rows.end(), first);
+      ForwardOutput output;
+      const Status status = (*loaded)->forward(small.batch(), output);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+  }
+  EXPECT_GT(backend.packed_count, 50);
+  EXPECT_GT(backend.plain_count, 50);
 }
 
 }  // namespace
