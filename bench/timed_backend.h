@@ -4,7 +4,7 @@
 
 #include "bench/limits.h"
 #include "common/base/near_code.h"
-#include "kernels/api/backend.h"
+#include "kernels/api/forwarding_backend.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -105,10 +105,10 @@ struct OpCost {
 
 /// What it does before and behind an op of a pass lies with what the model does there, which is
 /// asked for ahead: its own waits for code would count as the model's.
-class TimedBackend final : public kernels::Backend {
+class TimedBackend final : public kernels::ForwardingBackend {
  public:
   /// Borrows `inner`.
-  explicit TimedBackend(const kernels::Backend& inner) : inner_(inner) {}
+  explicit TimedBackend(const kernels::Backend& inner) : ForwardingBackend(inner) {}
 
   /// By op; linear layers by their size.
   [[nodiscard]] std::map<std::string, OpCost> costs() const {
@@ -169,115 +169,77 @@ class TimedBackend final : public kernels::Backend {
     bool operator==(const Op&) const = default;
   };
 
-  [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
-
-  [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
-
-  [[nodiscard]] kernels::WeightLayout layout() const override { return inner_.layout(); }
-
-  [[nodiscard]] kernels::WeightFormat kept_format(kernels::WeightFormat wanted,
-                                                  std::size_t k) const override {
-    return inner_.kept_format(wanted, k);
-  }
-
-  void fill(std::span<kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
-    inner_.fill(jobs, pool);
-  }
-
-  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
-                                         std::size_t k,
-                                         kernels::WeightFormat store) const override {
-    return inner_.packed_bytes(n, k, store);
-  }
-
-  [[nodiscard]] std::size_t packed_rows_bytes(std::size_t rows,
-                                              std::size_t k,
-                                              kernels::WeightFormat weight) const override {
-    return inner_.packed_rows_bytes(rows, k, weight);
-  }
-
-  [[nodiscard]] std::size_t packed_whole_rows_bytes(std::size_t rows,
-                                                    std::size_t k,
-                                                    kernels::WeightFormat weight) const override {
-    return inner_.packed_whole_rows_bytes(rows, k, weight);
-  }
-
   void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "embedding"}, [&] { inner_.embedding(args, pool); }, uncounted);
+        {.name = "embedding"}, [&] { inner().embedding(args, pool); }, uncounted);
   }
 
   TANDEM_BETWEEN_OPS void linear(const kernels::LinearArgs& args,
                                  kernels::ThreadPool& pool) const override {
     timed_as([&] { return linear_op("linear", *args.weight); },
-             [&] { inner_.linear(args, pool); },
+             [&] { inner().linear(args, pool); },
              [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   TANDEM_BETWEEN_OPS void gated_linear(const kernels::GatedLinearArgs& args,
                                        kernels::ThreadPool& pool) const override {
     timed_as([&] { return linear_op("gated linear", *args.weight); },
-             [&] { inner_.gated_linear(args, pool); },
+             [&] { inner().gated_linear(args, pool); },
              [&](OpCost& cost) { count_linear(*args.weight, args.tokens, cost); });
   }
 
   TANDEM_BETWEEN_OPS void rms_norm(const kernels::RmsNormArgs& args,
                                    kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "norm"}, [&] { inner_.rms_norm(args, pool); }, uncounted);
+        {.name = "norm"}, [&] { inner().rms_norm(args, pool); }, uncounted);
   }
 
   void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "norm"}, [&] { inner_.head_norm(args, pool); }, uncounted);
+        {.name = "norm"}, [&] { inner().head_norm(args, pool); }, uncounted);
   }
 
   void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "rope"}, [&] { inner_.rope(args, pool); }, uncounted);
+        {.name = "rope"}, [&] { inner().rope(args, pool); }, uncounted);
   }
 
   void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "silu_mul"}, [&] { inner_.silu_mul(args, pool); }, uncounted);
+        {.name = "silu_mul"}, [&] { inner().silu_mul(args, pool); }, uncounted);
   }
 
   TANDEM_BETWEEN_OPS void route(const kernels::RouteArgs& args,
                                 kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "route"}, [&] { inner_.route(args, pool); }, uncounted);
+        {.name = "route"}, [&] { inner().route(args, pool); }, uncounted);
   }
 
   TANDEM_BETWEEN_OPS void expert_mlp(const kernels::ExpertMlpArgs& args,
                                      kernels::ThreadPool& pool) const override {
     timed(
         {.name = "expert_mlp"},
-        [&] { inner_.expert_mlp(args, pool); },
+        [&] { inner().expert_mlp(args, pool); },
         [&](OpCost& cost) { count_experts(args, cost); });
   }
 
   void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "write_kv"}, [&] { inner_.write_kv(args, pool); }, uncounted);
+        {.name = "write_kv"}, [&] { inner().write_kv(args, pool); }, uncounted);
   }
 
   TANDEM_BETWEEN_OPS void prepare_heads(const kernels::PrepareHeadsArgs& args,
                                         kernels::ThreadPool& pool) const override {
     timed(
-        {.name = "prepare_heads"}, [&] { inner_.prepare_heads(args, pool); }, uncounted);
+        {.name = "prepare_heads"}, [&] { inner().prepare_heads(args, pool); }, uncounted);
   }
 
   TANDEM_BETWEEN_OPS void attention(const kernels::AttentionArgs& args,
                                     kernels::ThreadPool& pool) const override {
     timed(
         {.name = "attention"},
-        [&] { inner_.attention(args, pool); },
+        [&] { inner().attention(args, pool); },
         [&](OpCost& cost) { count_attention(args, cost); });
-  }
-
-  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
-      std::span<const float> logits) const override {
-    return inner_.log_softmax_stats(logits);
   }
 
   /// Adds what fn() takes to the costs of `op`, and what count(OpCost&) says.
@@ -336,7 +298,7 @@ class TimedBackend final : public kernels::Backend {
   void count_attention(const kernels::AttentionArgs& args, OpCost& cost) const {
     const kernels::RaggedTokens& batch = args.batch;
     const double row = static_cast<double>(args.kv.head_dim);
-    const bool as_bf16 = attention_multiplies_bf16(inner_.family(), args.kv.dtype);
+    const bool as_bf16 = attention_multiplies_bf16(inner().family(), args.kv.dtype);
     for (std::size_t t = 0; t < batch.tokens; ++t) {
       const double visible = static_cast<double>(batch.position[t]) + 1;
       double& flops = as_bf16 ? cost.bf16_flops : cost.flops;
@@ -367,7 +329,7 @@ class TimedBackend final : public kernels::Backend {
   /// Of one weight of a stack.
   [[nodiscard]] double spared_of(const kernels::PackedWeight& weight) const {
     if (weight.scheme() != kernels::WeightScheme::kShortBf16) return 0;
-    const std::size_t plain = inner_.packed_bytes(weight.n(), weight.k(), kernels::DType::kBf16);
+    const std::size_t plain = inner().packed_bytes(weight.n(), weight.k(), kernels::DType::kBf16);
     return static_cast<double>(plain) -
            static_cast<double>(weight.bytes()) / static_cast<double>(weight.count());
   }
@@ -375,7 +337,7 @@ class TimedBackend final : public kernels::Backend {
   void count_products(const kernels::PackedWeight& weight, double ops, OpCost& cost) const {
     if (kernels::rounds_to_bytes(weight.scheme())) {
       cost.int8_ops += ops;
-    } else if (multiplies_bf16(inner_.family(), weight.format())) {
+    } else if (multiplies_bf16(inner().family(), weight.format())) {
       cost.bf16_flops += ops;
     } else {
       cost.flops += ops;
@@ -394,7 +356,6 @@ class TimedBackend final : public kernels::Backend {
     return rows_.emplace_back(Row{.op = op}).cost;
   }
 
-  const kernels::Backend& inner_;
   OpClock op_clock_;
   mutable std::vector<Row> rows_;  ///< of few ops
   mutable double own_seconds_ = 0;

@@ -1,6 +1,7 @@
 // Batches through a small model: those that must be refused, and what a pass leaves.
 #include "common/base/failpoint.h"
 #include "common/model/testing/small_model.h"
+#include "kernels/api/forwarding_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <numeric>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tandem::model {
@@ -202,31 +201,17 @@ TEST(ModelForward, TellsOfEveryLayerAndRaisesProgress) {
 
 /// The reference, which asks for packed rows where their count, their length and the weights' type
 /// say so, and sees that it gets them there and nowhere else. Rows stay f32 all the same.
-class AskingBackend final : public kernels::Backend {
+class AskingBackend final : public kernels::ForwardingBackend {
  public:
+  AskingBackend() : ForwardingBackend(*kernels::select(kernels::Family::kReference, nullptr)) {}
+
   mutable int packed_count = 0;
   mutable int plain_count = 0;
-
-  [[nodiscard]] kernels::Family family() const override { return inner_.family(); }
-
-  [[nodiscard]] std::string_view numerics() const override { return inner_.numerics(); }
-
-  [[nodiscard]] kernels::WeightLayout layout() const override { return inner_.layout(); }
 
   /// Neighbours in a layer, and the same weights of two layers, are of different types.
   [[nodiscard]] kernels::WeightFormat kept_format(kernels::WeightFormat /*wanted*/,
                                                   std::size_t /*k*/) const override {
     return ++kept_count_ % 3 == 0 ? kernels::DType::kBf16 : kernels::DType::kF32;
-  }
-
-  void fill(std::span<kernels::PackJob> jobs, kernels::ThreadPool& pool) const override {
-    inner_.fill(jobs, pool);
-  }
-
-  [[nodiscard]] std::size_t packed_bytes(std::size_t n,
-                                         std::size_t k,
-                                         kernels::WeightFormat store) const override {
-    return inner_.packed_bytes(n, k, store);
   }
 
   [[nodiscard]] std::size_t packed_rows_bytes(std::size_t rows,
@@ -251,7 +236,7 @@ class AskingBackend final : public kernels::Backend {
     const std::size_t bytes = args.x_whole_rows ? packed_whole_rows_bytes(args.tokens, k, format)
                                                 : packed_rows_bytes(args.tokens, k, format);
     check(args.x_packed, args.x, bytes > 0 && !head && (!down || gated_packed_));
-    inner_.linear(plain, pool);
+    inner().linear(plain, pool);
   }
 
   void gated_linear(const kernels::GatedLinearArgs& args,
@@ -262,7 +247,7 @@ class AskingBackend final : public kernels::Backend {
     const kernels::PackedWeight& weight = *args.weight;
     gated_packed_ = packed_whole_rows_bytes(args.tokens, weight.k(), weight.format()) > 0;
     check(args.x_packed, args.x, gated_packed_);
-    inner_.gated_linear(plain, pool);
+    inner().gated_linear(plain, pool);
   }
 
   void rms_norm(const kernels::RmsNormArgs& args, kernels::ThreadPool& pool) const override {
@@ -271,46 +256,13 @@ class AskingBackend final : public kernels::Backend {
     if (args.y_packed != nullptr) {
       EXPECT_GT(packed_whole_rows_bytes(args.rows, args.dim, args.y_packed_for), 0U);
     }
-    inner_.rms_norm(plain, pool);
+    inner().rms_norm(plain, pool);
   }
 
   void attention(const kernels::AttentionArgs& args, kernels::ThreadPool& pool) const override {
     kernels::AttentionArgs plain = args;
     plain.out_packed = nullptr;
-    inner_.attention(plain, pool);
-  }
-
-  void embedding(const kernels::EmbeddingArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.embedding(args, pool);
-  }
-
-  void head_norm(const kernels::HeadNormArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.head_norm(args, pool);
-  }
-
-  void rope(const kernels::RopeArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.rope(args, pool);
-  }
-
-  void silu_mul(const kernels::SiluMulArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.silu_mul(args, pool);
-  }
-
-  void route(const kernels::RouteArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.route(args, pool);
-  }
-
-  void expert_mlp(const kernels::ExpertMlpArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.expert_mlp(args, pool);
-  }
-
-  void write_kv(const kernels::WriteKvArgs& args, kernels::ThreadPool& pool) const override {
-    inner_.write_kv(args, pool);
-  }
-
-  [[nodiscard]] kernels::LogSoftmaxStats log_softmax_stats(
-      std::span<const float> logits) const override {
-    return inner_.log_softmax_stats(logits);
+    inner().attention(plain, pool);
   }
 
   static constexpr std::size_t kVocabulary = 20;
@@ -322,7 +274,6 @@ class AskingBackend final : public kernels::Backend {
     ++(wanted ? packed_count : plain_count);
   }
 
-  const kernels::Backend& inner_ = *kernels::select(kernels::Family::kReference, nullptr);
   mutable int kept_count_ = 0;
   mutable bool gated_packed_ = false;
 };
