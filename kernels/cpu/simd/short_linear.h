@@ -224,9 +224,16 @@ struct ShortTile {
     } else {
       constexpr std::size_t kStep = kUnits * kShortUnitLines;
       constexpr std::size_t kLines = P * kShortUnitLines;
+      // As PanelAsks: into the second level, the first where the order is that of memory.
+      if (from.next_in_order) {
 #pragma GCC unroll 16
-      for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
-        __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64);
+        for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
+          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64);
+      } else {
+#pragma GCC unroll 16
+        for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
+          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64, 0, 2);
+      }
     }
   }
 
