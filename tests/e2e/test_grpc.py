@@ -327,7 +327,8 @@ def test_worker_lost_in_mid_stream(cluster, api):
     want = next(served.call(sampling, text=TEXT))
     call = served.call(sampling, text=TEXT, stream=True)
     parts = [next(call) for _ in range(20)]
-    busy = [w for w in router.info()["workers"] if w["active_requests"] > 0]
+    # What the router tells of its workers may be 100 ms old.
+    busy = wait_for(lambda: [w for w in router.info()["workers"] if w["active_requests"] > 0], 10, "it runs")
     victim = next(p for p in workers if busy[0]["url"].endswith(f":{p.port}"))
     victim.kill()
     parts += list(call)
