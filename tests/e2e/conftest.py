@@ -313,6 +313,15 @@ def wait_for(condition, seconds, what):
         time.sleep(0.01)
 
 
+def serving(router, role, field="active_requests"):
+    """What the router tells of its workers of that role that have requests; it may be 100 ms old."""
+    return [w for w in router.info()["workers"] if w["role"] == role and w[field] > 0]
+
+
+def by_url(programs, worker):
+    return next(p for p in programs if worker["url"].endswith(f":{p.port}"))
+
+
 def generate(url, timeout=60, **body):
     status, answer, _ = http("POST", url + "/generate", body, timeout=timeout)
     assert status == 200, answer

@@ -10,7 +10,8 @@ import urllib.error
 
 import pytest
 
-from conftest import DEMO_MODEL, SLOW, events, generate, greedy, our_processes, pages_in_use, wait_for
+from conftest import (DEMO_MODEL, SLOW, by_url, events, generate, greedy, our_processes, pages_in_use, serving,
+                      wait_for)
 
 TOKENS = 1500
 BODY = {"input_ids": [5, 6, 7, 8], "stream": True,
@@ -61,14 +62,6 @@ def undisturbed(cluster):
     ids = generate(server.url, **{**BODY, "stream": False})["output_ids"]
     assert len(ids) == TOKENS
     return ids
-
-
-def serving(router, role, field="active_requests"):
-    return [w for w in router.info()["workers"] if w["role"] == role and w[field] > 0]
-
-
-def by_url(programs, worker):
-    return next(p for p in programs if worker["url"].endswith(f":{p.port}"))
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

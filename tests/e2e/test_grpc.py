@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import SLOW, generate, greedy, http, pages_in_use, wait_for
+from conftest import SLOW, by_url, generate, greedy, http, pages_in_use, serving, wait_for
 
 grpc = pytest.importorskip("grpc")
 health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
@@ -327,10 +327,7 @@ def test_worker_lost_in_mid_stream(cluster, api):
     want = next(served.call(sampling, text=TEXT))
     call = served.call(sampling, text=TEXT, stream=True)
     parts = [next(call) for _ in range(20)]
-    # What the router tells of its workers may be 100 ms old.
-    busy = wait_for(lambda: [w for w in router.info()["workers"] if w["active_requests"] > 0], 10, "it runs")
-    victim = next(p for p in workers if busy[0]["url"].endswith(f":{p.port}"))
-    victim.kill()
+    by_url(workers, wait_for(lambda: serving(router, "null"), 10, "it runs")[0]).kill()
     parts += list(call)
     assert [i for part in parts for i in part.output_ids] == list(want.output_ids)
     assert "".join(part.text for part in parts) == want.text

@@ -224,16 +224,13 @@ struct ShortTile {
     } else {
       constexpr std::size_t kStep = kUnits * kShortUnitLines;
       constexpr std::size_t kLines = P * kShortUnitLines;
-      // As PanelAsks: into the second level, the first where the order is that of memory.
-      if (from.next_in_order) {
+      const auto ask_into = [&]<int kLocality>() __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
-          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64);
-      } else {
-#pragma GCC unroll 16
-        for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
-          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64, 0, 2);
-      }
+          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64, 0, kLocality);
+      };
+      // The second level of caches; the first where the order is that of memory.
+      from.next_in_order ? ask_into.template operator()<3>() : ask_into.template operator()<2>();
     }
   }
 
