@@ -30,7 +30,7 @@ std::vector<int> asked_behind(const std::byte* weight,
   block.panel_bytes = kPanelBytes;
   block.panel_end = P;
   block.next = next;
-  block.in_order = in_order;
+  block.read_order = in_order ? ReadOrder::kNextTile : ReadOrder::kSideBySide;
   std::vector<int> asked(P * kLines, 0);
   for (std::size_t group = 0; group < groups; ++group) {
     const Asks::Ahead ahead = Asks::ahead_of<P>(block, 0, group, groups);
@@ -97,7 +97,7 @@ TEST(PanelAsks, OneGroupAsksInTheOrderOfMemory) {
   block.weight = memory.data();
   block.panel_bytes = kPanelBytes;
   block.panel_end = 8;
-  block.in_order = true;
+  block.read_order = ReadOrder::kNextTile;
   const Asks::Ahead ahead = Asks::ahead_of<4>(block, 0, 0, 1);
   EXPECT_EQ(ahead.from, block.weight + 4 * kPanelBytes);
   EXPECT_EQ(ahead.panel_step, 64U);
@@ -106,12 +106,14 @@ TEST(PanelAsks, OneGroupAsksInTheOrderOfMemory) {
 
 TEST(PanelAsks, OnlyTilesThatFitAreAskedForInOrder) {
   LinearBlock block{};
-  block.in_order = true;
+  block.read_order = ReadOrder::kNextTile;
   block.panel_bytes = Asks::kPanelsBytesMost / 2;
   EXPECT_TRUE(Asks::next_in_order<2>(block));
   EXPECT_FALSE(Asks::next_in_order<4>(block));
-  block.in_order = false;
-  EXPECT_FALSE(Asks::next_in_order<2>(block));
+  for (const ReadOrder order : {ReadOrder::kSideBySide, ReadOrder::kOneStream}) {
+    block.read_order = order;
+    EXPECT_FALSE(Asks::next_in_order<2>(block));
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -54,14 +55,26 @@ class Rng {
   std::uint64_t state_;
 };
 
-/// Kernels that read memory in the order that this machine's others do not.
-inline cpu::Kernels in_other_order(cpu::Kernels kernels) {
-  kernels.in_order = !cpu::features().reads_in_order;
+/// The orders of memory that are not this machine's.
+inline std::array<cpu::ReadOrder, 2> other_orders() {
+  using enum cpu::ReadOrder;
+  switch (cpu::features().read_order) {
+    case kOneStream:
+      return {kSideBySide, kNextTile};
+    case kNextTile:
+      return {kOneStream, kSideBySide};
+    default:
+      return {kOneStream, kNextTile};
+  }
+}
+
+inline cpu::Kernels in_order(cpu::ReadOrder order, cpu::Kernels kernels) {
+  kernels.read_order = order;
   return kernels;
 }
 
 /// The families that this machine runs, without the reference; avx2 too, avx512 without VNNI and
-/// avx512_bf16 without VBMI in the other order of memory, amx on emulated tiles also with its
+/// avx512_bf16 without VBMI in other orders of memory, amx on emulated tiles also with its
 /// own vectors, and both amx and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend kEmulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
@@ -72,16 +85,20 @@ inline std::vector<const Backend*> vector_backends() {
     if (family != Family::kReference) backends.push_back(select(family, nullptr));
   }
 #if defined(__x86_64__)
+  static const auto kOrders = other_orders();
   static const CpuBackend kYmm(
-      Family::kAvx2, CpuBackend::kNumerics, in_other_order(cpu::avx2_kernels()));
+      Family::kAvx2, CpuBackend::kNumerics, in_order(kOrders[0], cpu::avx2_kernels()));
   if (cpu::features().avx2) backends.push_back(&kYmm);
   static const CpuBackend kPlain(
-      Family::kAvx512, CpuBackend::kNumerics, in_other_order(cpu::avx512_kernels()));
+      Family::kAvx512, CpuBackend::kNumerics, in_order(kOrders[1], cpu::avx512_kernels()));
   if (cpu::features().avx512_vnni) backends.push_back(&kPlain);
   if (cpu::features().avx512_vbmi) {
     static const CpuBackend kNoVbmi(
-        Family::kAvx512Bf16, cpu::kBf16Numerics, in_other_order(cpu::avx512_bf16_kernels()));
+        Family::kAvx512Bf16, cpu::kBf16Numerics, in_order(kOrders[0], cpu::avx512_bf16_kernels()));
     backends.push_back(&kNoVbmi);
+    static const CpuBackend kNoVbmiEither(
+        Family::kAvx512Bf16, cpu::kBf16Numerics, in_order(kOrders[1], cpu::avx512_bf16_kernels()));
+    backends.push_back(&kNoVbmiEither);
     static const CpuBackend kTiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
     backends.push_back(&kTiles);

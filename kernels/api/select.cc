@@ -46,7 +46,7 @@ std::string missing(Family family) {
 #if defined(TANDEM_KERNELS_X86)
 /// Kernels that know how this machine reads memory.
 cpu::Kernels for_this_machine(cpu::Kernels kernels) {
-  kernels.in_order = cpu::features().reads_in_order;
+  kernels.read_order = cpu::features().read_order;
   return kernels;
 }
 #endif

@@ -237,7 +237,7 @@ void run_blocks(const Product& product,
                                 .y_packed = nullptr,
                                 .up = nullptr,
                                 .next = nullptr,
-                                .in_order = kernels.in_order,
+                                .read_order = kernels.read_order,
                                 .x_scales = nullptr,
                                 .x_halves = product.x_halves};
   const auto* scales =

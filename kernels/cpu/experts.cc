@@ -76,7 +76,7 @@ cpu::LinearBlock block_of(const cpu::Kernels& kernels,
   block.dtype = weight.dtype();
   block.k = weight.k();
   block.n = weight.n();
-  block.in_order = kernels.in_order;
+  block.read_order = kernels.read_order;
   block.scratch = reinterpret_cast<float*>(pool.scratch(worker));
   return block;
 }

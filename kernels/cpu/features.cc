@@ -31,7 +31,9 @@ bool bit(unsigned value, int index) {
   return ((value >> index) & 1U) != 0;
 }
 
-constexpr unsigned kZen5 = 0x1a;  // family
+// Families.
+constexpr unsigned kZen3And4 = 0x19;
+constexpr unsigned kZen5 = 0x1a;
 
 // Of leaf 1's eax: base and extended family.
 unsigned family_of(unsigned signature) {
@@ -69,7 +71,8 @@ Features detect() {
   if (__get_cpuid(0, &a, &b, &c, &d) == 0) return found;
   const bool amd = b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163;  // AuthenticAMD
   if (__get_cpuid(1, &a, &b, &c, &d) == 0) return found;
-  found.reads_in_order = amd && family_of(a) >= kZen5;
+  if (amd && family_of(a) >= kZen5) found.read_order = ReadOrder::kNextTile;
+  if (amd && family_of(a) == kZen3And4) found.read_order = ReadOrder::kOneStream;
   const bool fma = bit(c, 12);
   const bool osxsave = bit(c, 27);
   const bool avx = bit(c, 28);

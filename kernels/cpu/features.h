@@ -1,7 +1,17 @@
 // What this machine can run, asked at run time (cpuid and XCR0), never at build time.
 #pragma once
 
+#include <cstdint>
+
 namespace tandem::kernels::cpu {
+
+/// In what order few rows read a weight fastest, which processors differ in (docs/kernels.md).
+enum class ReadOrder : std::uint8_t {
+  kSideBySide,  ///< panels side by side, lines asked for further on in each of them
+  kNextTile,    ///< as they lie in memory, lines of the next panels asked for: AMD's from Zen 5 on
+  kOneStream,   ///< one panel after the other and nothing asked for, where a panel's sums keep up
+                ///< with memory; else side by side: AMD's Zen 4 (and 3, not measured)
+};
 
 struct Features {
   bool avx2 = false;         ///< AVX2, FMA, F16C, and the OS saves ymm
@@ -11,8 +21,7 @@ struct Features {
   bool avx512_vbmi = false;  ///< avx512_bf16, and VBMI
   bool amx = false;  ///< TILE, BF16 and INT8, avx512_vbmi too, the OS saves tiles, this process was
                      ///< allowed to use them, and they compute what is documented
-  bool reads_in_order = false;  ///< memory is read faster as one stream than as several side by
-                                ///< side: AMD's from Zen 5 on (docs/kernels.md)
+  ReadOrder read_order = ReadOrder::kSideBySide;
 };
 
 /// Asked once. The first call asks the kernel for leave to use tiles (arch_prctl), for the whole

@@ -35,6 +35,8 @@ struct WithVnni : Avx512Vec {
 
   static __m512i byte_ones() { return _mm512_set1_epi8(1); }
 
+  static __m512i int_add(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
+
   /// A group's steps and offsets, each a word of 32 bits.
   static void load_affine_words(const void* from, __m512i* step, __m512i* offset) {
     const __m512i pairs =

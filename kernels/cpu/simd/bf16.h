@@ -21,6 +21,7 @@ struct Bf16Tile {
 
   static constexpr bool kCuts = false;
   static constexpr bool kSlowChains = true;
+  static constexpr std::size_t kStreamRows = 0;
 
   /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.
   static void pack(const LinearBlock& block) {

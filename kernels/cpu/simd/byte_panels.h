@@ -11,6 +11,9 @@ template <class V>
 struct PanelBytes {
   using Int = typename V::Int;
 
+  /// As of Linear::FloatTile.
+  static constexpr std::size_t kStreamRows = V::kOffsetBytes ? 4 : 1;
+
   /// See PanelNibbles.
   template <int R>
   static constexpr bool kSumsGroups = false;
@@ -36,6 +39,9 @@ struct PanelBytes {
 template <class V>
 struct PanelNibbles {
   using Int = typename V::Int;
+
+  /// Of more rows the sums of one panel take longer than its lines.
+  static constexpr std::size_t kStreamRows = 1;
 
   /// Bytes from a panel's beginning to steps and offsets of a group.
   static constexpr std::size_t affine_at(std::size_t group) {
@@ -94,32 +100,45 @@ struct PanelNibbles {
                                                                X x_bytes,
                                                                Int (&acc)[R][P]) {
     const Int ones = V::byte_ones();
-    Int sums[R][P];
-    Int x_sums[R];
+    // The halves of a line, where one panel's sums would wait for each other.
+    constexpr std::size_t kChains = P == 1 ? 2 : 1;
+    Int sums[kChains][R][P];
+    Int x_sums[kChains][R];
     for_groups<R, P>(
         block,
         weight,
         ahead,
         [&](const std::byte*) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+          for (std::size_t chain = 0; chain < kChains; ++chain) {
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) {
-            x_sums[r] = V::int_zero();
+            for (int r = 0; r < R; ++r) {
+              x_sums[chain][r] = V::int_zero();
 #pragma GCC unroll 8
-            for (int p = 0; p < P; ++p)
-              sums[r][p] = V::int_zero();
+              for (int p = 0; p < P; ++p)
+                sums[chain][r][p] = V::int_zero();
+            }
           }
         },
         [&](std::size_t word, const Int(&nibbles)[P]) __attribute__((always_inline)) {
+          const std::size_t chain = word % kChains;
 #pragma GCC unroll 4
           for (int r = 0; r < R; ++r) {
             const auto four = x_bytes(word, r);
-            x_sums[r] = V::dot4(x_sums[r], four, ones);
+            x_sums[chain][r] = V::dot4(x_sums[chain][r], four, ones);
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p)
-              sums[r][p] = V::dot4(sums[r][p], four, nibbles[p]);
+              sums[chain][r][p] = V::dot4(sums[chain][r][p], four, nibbles[p]);
           }
         },
         [&](const std::byte* from) __attribute__((always_inline)) {
+          if constexpr (kChains == 2) {
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) {
+              x_sums[0][r] = V::int_add(x_sums[0][r], x_sums[1][r]);
+              sums[0][r][0] = V::int_add(sums[0][r][0], sums[1][r][0]);
+            }
+          }
 #pragma GCC unroll 8
           for (int p = 0; p < P; ++p) {
             Int step;
@@ -128,7 +147,7 @@ struct PanelNibbles {
                 from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r)
-              acc[r][p] = V::add_affine(acc[r][p], step, sums[r][p], offset, x_sums[r]);
+              acc[r][p] = V::add_affine(acc[r][p], step, sums[0][r][p], offset, x_sums[0][r]);
           }
         });
   }

@@ -21,6 +21,7 @@ struct FixedInt8Tile {
 
   static constexpr bool kCuts = false;
   static constexpr bool kSlowChains = false;
+  static constexpr std::size_t kStreamRows = 2;
   /// Inputs of which sums of upper bytes stay below 2^31.
   static constexpr std::size_t kMostK = kMaxByteInputs;
 

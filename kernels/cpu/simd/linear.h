@@ -217,7 +217,7 @@ struct Linear {
   static void run_panels(const LinearBlock& block, std::size_t panel) {
     std::size_t groups = 0;
     for_groups(block, [&](std::size_t, std::size_t rows) {
-      if (block.in_order || rows > Asks::kFewRows) ++groups;
+      if (block.read_order == ReadOrder::kNextTile || rows > Asks::kFewRows) ++groups;
     });
     std::size_t group = 0;
     for_groups(block, [&](std::size_t row, std::size_t rows) {
@@ -338,7 +338,7 @@ struct Linear {
   template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
     using InPanels = typename Asks::AheadInPanels;
-    if (block.in_order && !T::kSlowChains) {
+    if (block.read_order == ReadOrder::kNextTile && !T::kSlowChains) {
       for (; panel < block.panel_end; ++panel)
         run_tile<T, R, 1>(block, 0, panel, InPanels{});
     }
@@ -352,11 +352,26 @@ struct Linear {
     return panel;
   }
 
+  /// See ReadOrder::kOneStream.
+  template <class T>
+  static void run_stream(const LinearBlock& block) {
+    with_rows(block.rows, [&]<int R>() {
+      if constexpr (R <= T::kStreamRows) {
+        for (std::size_t panel = block.panel_begin; panel < block.panel_end; ++panel)
+          run_tile<T, R, 1>(block, 0, panel, typename Asks::Nothing{});
+      }
+    });
+  }
+
   /// All of the block in tiles of T: FloatTile below, or one of quant.h.
   template <class T>
   static void run_tiles(const LinearBlock& block) {
     if (block.rows == 0) return;
     if (!block.packed) T::pack(block);
+    if constexpr (T::kStreamRows > 0) {
+      if (block.read_order == ReadOrder::kOneStream && block.rows <= T::kStreamRows)
+        return run_stream<T>(block);
+    }
     std::size_t panel = block.panel_begin;
     if constexpr (V::kCuts && T::kCuts) {
       if (block.rows > T::kFewRows && block.k > 0) {
@@ -382,6 +397,8 @@ struct Linear {
     static constexpr bool kCuts = D != DType::kF32;
     /// Whether one chain takes longer for a line than memory.
     static constexpr bool kSlowChains = true;
+    /// Rows up to which ReadOrder::kOneStream counts.
+    static constexpr std::size_t kStreamRows = 0;
 
     static void pack(const LinearBlock& block) { pack_rows(block); }
 

@@ -32,10 +32,13 @@ struct PanelAsks {
   /// unless next_in_order().
   struct AheadInPanels {};
 
+  /// The processor foresees one stream by itself.
+  struct Nothing {};
+
   /// Whether few rows ask for the next tile of P panels in the order of memory.
   template <int P>
   static bool next_in_order(const LinearBlock& block) {
-    return block.in_order && P * block.panel_bytes <= kPanelsBytesMost;
+    return block.read_order == ReadOrder::kNextTile && P * block.panel_bytes <= kPanelsBytesMost;
   }
 
   /// How far ahead of byte `at` of P panels that is.
@@ -78,6 +81,13 @@ struct PanelAsks {
       __builtin_prefetch(own + static_cast<std::size_t>(p) * panel_bytes, 0, 2);
   }
 
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask(const Nothing& /*ahead*/,
+                                                        std::size_t /*line*/,
+                                                        std::size_t /*panel_bytes*/,
+                                                        const std::byte* /*weight*/,
+                                                        std::size_t /*at*/) {}
+
   /// A line that ask() leaves out, since headers lie between lines; `line`: behind all those. Few
   /// rows' alone, and into the first level of caches, where others need not be: a group cannot
   /// begin without it (2 to 3 %).
@@ -104,6 +114,13 @@ struct PanelAsks {
     }
   }
 
+  template <int R, int P>
+  static inline __attribute__((always_inline)) void ask_header(const Nothing& /*ahead*/,
+                                                               std::size_t /*line*/,
+                                                               std::size_t /*panel_bytes*/,
+                                                               const std::byte* /*weight*/,
+                                                               std::size_t /*at*/) {}
+
   /// The last lines of the next tile: a panel has so many more than are asked for beside its
   /// elements, a header before them or a gap behind.
   template <int R, int P>
@@ -115,8 +132,8 @@ struct PanelAsks {
   }
 
   /// Nothing is left.
-  template <int R, int P>
-  static inline __attribute__((always_inline)) void ask_rest(const AheadInPanels& /*ahead*/,
+  template <int R, int P, class A>
+  static inline __attribute__((always_inline)) void ask_rest(const A& /*ahead*/,
                                                              std::size_t /*panel_bytes*/) {}
 
   /// What a group of rows asks for while it multiplies a cut of k, some in each of its steps. Not
@@ -170,7 +187,7 @@ struct PanelAsks {
     }
     const std::byte* next = panels_behind(block, panel + P);
     const std::size_t step = (63 + groups) / groups;
-    if (block.in_order) {
+    if (block.read_order == ReadOrder::kNextTile) {
       return {.from = next + group * bytes / groups, .line_step = P * step, .panel_step = step};
     }
     return {.from = next + group * block.panel_bytes / groups,

@@ -28,7 +28,7 @@ struct ShortTile {
         return FloatCuts<V, ShortTile>::run(block);
       }
     }
-    if (!kCuts || block.rows == 1) {
+    if (side_by_side(block)) {
       for (; panel + kWide <= block.panel_end; panel += kWide)
         run_panels<kSideBySide>(block, panel);
     }
@@ -71,6 +71,13 @@ struct ShortTile {
   static constexpr std::size_t kUnitBytes = kShortUnitLines * 64;
   static constexpr std::size_t kUnitPairs = 4;
   static constexpr std::size_t kStepLines = kUnits * kUnitPairs;
+
+  /// Whether panels are read side by side. One panel alone comes faster for ReadOrder::kOneStream,
+  /// and a row's chain of pairs keeps up with it.
+  static bool side_by_side(const LinearBlock& block) {
+    if (kCuts) return block.rows == 1;
+    return !V::kBf16Pairs || block.rows > 1 || block.read_order != ReadOrder::kOneStream;
+  }
 
   /// Rows that are one group, or two whose lines are made twice.
   static constexpr bool are_few(std::size_t rows) { return rows <= 8 || rows == V::kRowStep; }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/api/ops.h"
+#include "kernels/cpu/features.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -87,7 +88,7 @@ struct LinearBlock {
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
   /// See Kernels.
-  bool in_order = false;
+  ReadOrder read_order = ReadOrder::kSideBySide;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
   /// Rows that came as bf16 and are to be packed in place of x, for weights that take 8 bit as
@@ -166,8 +167,8 @@ struct AttentionTile {
 };
 
 struct Kernels {
-  /// Whether memory is read faster in order than panels side by side (Features::reads_in_order).
-  bool in_order = false;
+  /// Of few rows, as this machine wants it.
+  ReadOrder read_order = ReadOrder::kSideBySide;
   /// Rows a linear block is best cut into.
   std::size_t row_step;
   /// Tasks of a product of many rows for each thread, or kLongTasks.
