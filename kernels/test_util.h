@@ -19,6 +19,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tandem::kernels::testing {
@@ -63,18 +64,19 @@ inline std::array<cpu::ReadOrder, 2> other_orders() {
       return {kSideBySide, kNextTile};
     case kNextTile:
       return {kOneStream, kSideBySide};
-    default:
-      return {kOneStream, kNextTile};
+    case kSideBySide:
+      break;
   }
+  return {kOneStream, kNextTile};
 }
 
-inline cpu::Kernels in_order(cpu::ReadOrder order, cpu::Kernels kernels) {
+inline cpu::Kernels with_order(cpu::ReadOrder order, cpu::Kernels kernels) {
   kernels.read_order = order;
   return kernels;
 }
 
 /// The families that this machine runs, without the reference; avx2 too, avx512 without VNNI and
-/// avx512_bf16 without VBMI in other orders of memory, amx on emulated tiles also with its
+/// avx512_bf16 without VBMI in both other orders of memory, amx on emulated tiles also with its
 /// own vectors, and both amx and avx512_bf16 in plain code, which run everywhere.
 inline std::vector<const Backend*> vector_backends() {
   static const CpuBackend kEmulated(Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_kernels());
@@ -86,19 +88,22 @@ inline std::vector<const Backend*> vector_backends() {
   }
 #if defined(__x86_64__)
   static const auto kOrders = other_orders();
-  static const CpuBackend kYmm(
-      Family::kAvx2, CpuBackend::kNumerics, in_order(kOrders[0], cpu::avx2_kernels()));
-  if (cpu::features().avx2) backends.push_back(&kYmm);
-  static const CpuBackend kPlain(
-      Family::kAvx512, CpuBackend::kNumerics, in_order(kOrders[1], cpu::avx512_kernels()));
-  if (cpu::features().avx512_vnni) backends.push_back(&kPlain);
+  const auto in_turn = [](Family family, std::string_view numerics, cpu::Kernels kernels) {
+    return std::array{CpuBackend(family, numerics, with_order(kOrders[0], kernels)),
+                      CpuBackend(family, numerics, with_order(kOrders[1], kernels))};
+  };
+  const auto add = [&](const std::array<CpuBackend, 2>& both) {
+    for (const CpuBackend& backend : both)
+      backends.push_back(&backend);
+  };
+  static const auto kYmm = in_turn(Family::kAvx2, CpuBackend::kNumerics, cpu::avx2_kernels());
+  if (cpu::features().avx2) add(kYmm);
+  static const auto kPlain = in_turn(Family::kAvx512, CpuBackend::kNumerics, cpu::avx512_kernels());
+  if (cpu::features().avx512_vnni) add(kPlain);
   if (cpu::features().avx512_vbmi) {
-    static const CpuBackend kNoVbmi(
-        Family::kAvx512Bf16, cpu::kBf16Numerics, in_order(kOrders[0], cpu::avx512_bf16_kernels()));
-    backends.push_back(&kNoVbmi);
-    static const CpuBackend kNoVbmiEither(
-        Family::kAvx512Bf16, cpu::kBf16Numerics, in_order(kOrders[1], cpu::avx512_bf16_kernels()));
-    backends.push_back(&kNoVbmiEither);
+    static const auto kNoVbmi =
+        in_turn(Family::kAvx512Bf16, cpu::kBf16Numerics, cpu::avx512_bf16_kernels());
+    add(kNoVbmi);
     static const CpuBackend kTiles(
         Family::kAmx, cpu::kAmxNumerics, cpu::emulated_amx_avx512_kernels());
     backends.push_back(&kTiles);

@@ -5,12 +5,13 @@
 
 namespace tandem::kernels::cpu {
 
-/// In what order few rows read a weight fastest, which processors differ in (docs/kernels.md).
+/// In what order weights are read fastest, by few rows above all, which processors differ in
+/// (docs/kernels.md).
 enum class ReadOrder : std::uint8_t {
   kSideBySide,  ///< panels side by side, lines asked for further on in each of them
   kNextTile,    ///< as they lie in memory, lines of the next panels asked for: AMD's from Zen 5 on
-  kOneStream,   ///< one panel after the other and nothing asked for, where a panel's sums keep up
-                ///< with memory; else side by side: AMD's Zen 4 (and 3, not measured)
+  kOneStream,   ///< one panel after the other where its sums keep up with memory, of bytes without
+                ///< asking; else side by side: AMD's Zen 4 (and 3, not measured)
 };
 
 struct Features {

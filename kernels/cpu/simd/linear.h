@@ -333,8 +333,8 @@ struct Linear {
     return panel;
   }
 
-  /// Few rows: P panels side by side, so that several chains hide the latency of each other; where
-  /// memory is read in order one is enough, unless its chain is slow.
+  /// Few rows: P panels side by side, so that several chains hide the latency of each other; with
+  /// ReadOrder::kNextTile one is enough, unless its chain is slow.
   template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
     using InPanels = typename Asks::AheadInPanels;
@@ -355,6 +355,7 @@ struct Linear {
   /// See ReadOrder::kOneStream.
   template <class T>
   static void run_stream(const LinearBlock& block) {
+    static_assert(T::kStreamRows <= 4);  // more may be packed in several groups
     with_rows(block.rows, [&]<int R>() {
       if constexpr (R <= T::kStreamRows) {
         for (std::size_t panel = block.panel_begin; panel < block.panel_end; ++panel)

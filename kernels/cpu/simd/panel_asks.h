@@ -9,9 +9,10 @@ namespace tandem::kernels::cpu {
 /// V is there so that each instruction set has an instance of its own (see table.h).
 template <class V>
 struct PanelAsks {
-  /// Distance of the prefetch of weights for a few rows in AheadInPanels, in each of P panels: the
-  /// hardware alone left them at half of the memory bandwidth. 8 KiB in all, since of more than
-  /// some 150 lines on their way at once processors forget some (docs/kernels.md).
+  /// Distance of the prefetch of weights for a few rows in AheadInPanels, in each of P panels
+  /// side by side: the hardware alone left them at half of the memory bandwidth. 8 KiB in all,
+  /// since of more than some 150 lines on their way at once processors forget some
+  /// (docs/kernels.md).
   template <int P>
   static constexpr std::size_t kAheadBytes = 8192 / P;
   /// Tiles of more rows than this ask for the panels of the next tile.
@@ -32,7 +33,7 @@ struct PanelAsks {
   /// unless next_in_order().
   struct AheadInPanels {};
 
-  /// The processor foresees one stream by itself.
+  /// One panel after the other, which the processor foresees by itself.
   struct Nothing {};
 
   /// Whether few rows ask for the next tile of P panels in the order of memory.

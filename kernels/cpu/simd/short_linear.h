@@ -72,8 +72,8 @@ struct ShortTile {
   static constexpr std::size_t kUnitPairs = 4;
   static constexpr std::size_t kStepLines = kUnits * kUnitPairs;
 
-  /// Whether panels are read side by side. One panel alone comes faster for ReadOrder::kOneStream,
-  /// and a row's chain of pairs keeps up with it.
+  /// Whether panels are read side by side. One panel alone, asked for all the same, comes faster
+  /// for ReadOrder::kOneStream, and a row's chain of pairs nearly keeps up with it.
   static bool side_by_side(const LinearBlock& block) {
     if (kCuts) return block.rows == 1;
     return !V::kBf16Pairs || block.rows > 1 || block.read_order != ReadOrder::kOneStream;

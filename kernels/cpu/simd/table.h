@@ -87,7 +87,7 @@ struct LinearBlock {
   const std::byte* up;
   /// Panel that is read after the last one of these, to be asked for early. Null: the one behind.
   const std::byte* next;
-  /// See Kernels.
+  /// See ReadOrder.
   ReadOrder read_order = ReadOrder::kSideBySide;
   /// [rows]: scales of rows that came packed as 8 bit; else null.
   const float* x_scales = nullptr;
@@ -167,7 +167,7 @@ struct AttentionTile {
 };
 
 struct Kernels {
-  /// Of few rows, as this machine wants it.
+  /// This machine's.
   ReadOrder read_order = ReadOrder::kSideBySide;
   /// Rows a linear block is best cut into.
   std::size_t row_step;
