@@ -20,7 +20,6 @@ struct Bf16Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
-  static constexpr bool kSlowChains = true;
   static constexpr std::size_t kStreamRows = 0;
 
   /// Rows to bf16, two k to a word: [(k + 1) / 2][rows of the tile], zero behind an odd k.

@@ -20,7 +20,7 @@ struct FixedInt8Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
-  static constexpr bool kSlowChains = false;
+  /// Each row has two chains.
   static constexpr std::size_t kStreamRows = 2;
   /// Inputs of which sums of upper bytes stay below 2^31.
   static constexpr std::size_t kMostK = kMaxByteInputs;

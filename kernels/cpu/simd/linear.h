@@ -333,14 +333,22 @@ struct Linear {
     return panel;
   }
 
+  /// One group of R rows.
+  template <class T, int R, class A>
+  static std::size_t run_one_by_one(const LinearBlock& block, std::size_t panel, const A& ahead) {
+    for (; panel < block.panel_end; ++panel)
+      run_tile<T, R, 1>(block, 0, panel, ahead);
+    return panel;
+  }
+
   /// Few rows: P panels side by side, so that several chains hide the latency of each other; with
   /// ReadOrder::kNextTile one is enough, unless its chain is slow.
   template <class T, int R, int P>
   static std::size_t run_narrow(const LinearBlock& block, std::size_t panel) {
     using InPanels = typename Asks::AheadInPanels;
-    if (block.read_order == ReadOrder::kNextTile && !T::kSlowChains) {
-      for (; panel < block.panel_end; ++panel)
-        run_tile<T, R, 1>(block, 0, panel, InPanels{});
+    if constexpr (T::kStreamRows > 0) {
+      if (block.read_order == ReadOrder::kNextTile)
+        return run_one_by_one<T, R>(block, panel, InPanels{});
     }
     for (; panel + P <= block.panel_end; panel += P) {
       if (Asks::template next_in_order<P>(block)) {
@@ -357,10 +365,8 @@ struct Linear {
   static void run_stream(const LinearBlock& block) {
     static_assert(T::kStreamRows <= 4);  // more may be packed in several groups
     with_rows(block.rows, [&]<int R>() {
-      if constexpr (R <= T::kStreamRows) {
-        for (std::size_t panel = block.panel_begin; panel < block.panel_end; ++panel)
-          run_tile<T, R, 1>(block, 0, panel, typename Asks::Nothing{});
-      }
+      if constexpr (R <= T::kStreamRows)
+        run_one_by_one<T, R>(block, block.panel_begin, typename Asks::Nothing{});
     });
   }
 
@@ -396,9 +402,8 @@ struct Linear {
   template <DType D>
   struct FloatTile {
     static constexpr bool kCuts = D != DType::kF32;
-    /// Whether one chain takes longer for a line than memory.
-    static constexpr bool kSlowChains = true;
-    /// Rows up to which ReadOrder::kOneStream counts.
+    /// Rows up to which one panel's sums keep up with memory, which then need not be read side by
+    /// side; 0: one chain takes longer for a line.
     static constexpr std::size_t kStreamRows = 0;
 
     static void pack(const LinearBlock& block) { pack_rows(block); }

@@ -271,7 +271,6 @@ struct Int8Tile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = true;
-  static constexpr bool kSlowChains = true;
   static constexpr std::size_t kStreamRows = 0;
 
   static void pack(const LinearBlock& block) { Linear<V>::pack_rows(block); }
@@ -423,7 +422,6 @@ struct ByteTile {
   using Int = typename V::Int;
 
   static constexpr bool kCuts = false;
-  static constexpr bool kSlowChains = false;
   static constexpr std::size_t kStreamRows = Panel::kStreamRows;
 
   /// Rows to 8 bit, four k to a word: [k / 4][rows of the tile]; their scales behind them.
