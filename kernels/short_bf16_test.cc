@@ -87,12 +87,10 @@ std::uint16_t element(const std::byte* panel, std::size_t steps, std::size_t at)
   const std::size_t line = at % 64 / 32;
   const std::size_t byte = at % 32 / 8 * 16 + line * 8 + at % 8;
   const std::byte* bytes = panel + 64 + unit * 192;
-  const auto kept = std::to_integer<unsigned>(bytes[half * 64 + byte]);
+  const auto lower = std::to_integer<unsigned>(bytes[half * 64 + byte]);
   const auto names = std::to_integer<unsigned>(bytes[128 + byte]);
   const unsigned name = half == 0 ? names & 15U : names >> 4;
-  const auto upper = std::to_integer<unsigned>(panel[name]);
-  const auto lowest = std::to_integer<unsigned>(panel[16 + name]);
-  return static_cast<std::uint16_t>((kept & 0x80U) << 8 | upper << 8 | lowest | (kept & 0x7fU));
+  return static_cast<std::uint16_t>(std::to_integer<unsigned>(panel[name]) << 8 | lower);
 }
 
 TEST(ShortBf16, EveryBitOfEveryWeightIsThere) {
@@ -257,24 +255,43 @@ TEST(ShortBf16, WeightsThatDoNotFitBecomePlain) {
   }
 }
 
-// Without zeros there is a name more.
+/// Whether a panel of those is kept in 12 bits, all by name.
+bool all_have_names(const Backend& backend, const std::vector<std::uint16_t>& bits, std::size_t k) {
+  ThreadPool pool(1);
+  const MatrixView view = view_of(bits, 16, k);
+  const auto packed = backend.pack({&view, 1}, WeightScheme::kShortBf16, pool);
+  if (packed->scheme() != WeightScheme::kShortBf16) return false;
+  cpu::ShortPatch first{};
+  std::memcpy(&first, packed->data() + 64 + cpu::short_steps(k) * 768, sizeof first);
+  return first.at == cpu::kNoPatch;
+}
+
+// Eight upper bytes with either sign; where some weight is zero, one with a sign less.
 TEST(ShortBf16, SixteenExponentsAreEnoughNamesUnlessSomeWeightIsZero) {
   constexpr std::size_t kK = 512;
-  ThreadPool pool(1);
   for (const Backend* backend : backends()) {
-    Rng rng(5);
-    std::vector<std::uint16_t> bits(16 * kK);
-    for (std::uint16_t& each : bits)
-      each = static_cast<std::uint16_t>((rng.next() & 0x807fU) | (100 + rng.below(16)) << 7U);
-    const MatrixView view = view_of(bits, 16, kK);
-    const auto packed = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
-    ASSERT_EQ(packed->scheme(), WeightScheme::kShortBf16);
-    cpu::ShortPatch first{};
-    std::memcpy(&first, packed->data() + 64 + cpu::short_steps(kK) * 768, sizeof first);
-    EXPECT_EQ(first.at, cpu::kNoPatch);
-    bits[kK] = 0;
-    EXPECT_EQ(backend->pack({&view, 1}, WeightScheme::kShortBf16, pool)->format(),
-              WeightFormat(DType::kBf16));
+    for (const unsigned least : {0U, 2U, 100U, 112U, 240U}) {
+      SCOPED_TRACE(least);
+      Rng rng(least);
+      std::vector<std::uint16_t> bits(16 * kK);
+      for (std::uint16_t& each : bits)
+        each = static_cast<std::uint16_t>((rng.next() & 0x807fU) | (least + rng.below(16)) << 7U);
+      EXPECT_TRUE(all_have_names(*backend, bits, kK));
+      // One below the sixteen, and one above.
+      for (const unsigned other : {least - 1, least + 16}) {
+        if (other > 255) continue;
+        const std::uint16_t before = bits[7];
+        bits[7] = static_cast<std::uint16_t>(other << 7U);
+        EXPECT_FALSE(all_have_names(*backend, bits, kK)) << other;
+        bits[7] = before;
+      }
+      bits[kK] = 0;
+      EXPECT_EQ(all_have_names(*backend, bits, kK), least == 0);
+      for (std::uint16_t& each : bits) {
+        if (each >= 0x8000U && (each >> 8U & 0x7fU) == least / 2) each ^= 0x8000U;
+      }
+      EXPECT_TRUE(all_have_names(*backend, bits, kK));
+    }
   }
 }
 

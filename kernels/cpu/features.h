@@ -11,7 +11,7 @@ enum class ReadOrder : std::uint8_t {
   kSideBySide,  ///< panels side by side, lines asked for further on in each of them
   kNextTile,    ///< as they lie in memory, lines of the next panels asked for: AMD's from Zen 5 on
   kOneStream,   ///< one panel after the other where its sums keep up with memory, of bytes without
-                ///< asking; else side by side: AMD's Zen 4 (and 3, not measured)
+                ///< asking; else side by side: AMD's Zen 4
 };
 
 struct Features {

@@ -90,9 +90,9 @@ struct ShortBf16Kind : Bf16Kind<V, T> {
   static constexpr std::size_t at(std::size_t step) { return kShortHeaderBytes + step * kMadeOf; }
 
   /// As of Bf16Kind: four rows of a unit.
-  struct Lines : ShortBf16<V>::Tables {
+  struct Lines : ShortBf16<V>::Table {
     inline __attribute__((always_inline)) Lines(const std::byte* panel, std::size_t /*step*/)
-        : ShortBf16<V>::Tables(panel) {}
+        : ShortBf16<V>::Table(panel) {}
   };
 };
 

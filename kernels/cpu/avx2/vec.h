@@ -285,13 +285,6 @@ struct Avx2Vec : Avx2Bytes {
     return {_mm256_shuffle_epi8(table.lo, bytes.lo), _mm256_shuffle_epi8(table.hi, bytes.hi)};
   }
 
-  template <unsigned kMask>
-  static Int with_bits(Int v, Int bits) {
-    const __m256i mask = _mm256_set1_epi8(static_cast<char>(kMask));
-    return {_mm256_or_si256(_mm256_and_si256(v.lo, mask), bits.lo),
-            _mm256_or_si256(_mm256_and_si256(v.hi, mask), bits.hi)};
-  }
-
   static void join_bytes(Int lower, Int upper, Int* first, Int* second) {
     *first = {_mm256_unpacklo_epi8(lower.lo, upper.lo), _mm256_unpacklo_epi8(lower.hi, upper.hi)};
     *second = {_mm256_unpackhi_epi8(lower.lo, upper.lo), _mm256_unpackhi_epi8(lower.hi, upper.hi)};
@@ -327,35 +320,36 @@ struct Avx2Vec : Avx2Bytes {
   }
 
   /// Of half of the bytes; see below.
-  static std::uint32_t name_exponents(
-      __m256i first, __m256i second, std::uint32_t base, bool zero, __m256i* kept, __m256i* names) {
+  static std::uint32_t name_upper_bytes(__m256i first,
+                                        __m256i second,
+                                        std::uint32_t base,
+                                        bool zero,
+                                        __m256i* lower,
+                                        __m256i* names) {
     const __m256i low = _mm256_set1_epi16(0xff);
-    const __m256i lower =
-        _mm256_packus_epi16(_mm256_and_si256(first, low), _mm256_and_si256(second, low));
+    *lower = _mm256_packus_epi16(_mm256_and_si256(first, low), _mm256_and_si256(second, low));
     const __m256i upper =
         _mm256_packus_epi16(_mm256_srli_epi16(first, 8), _mm256_srli_epi16(second, 8));
-    const __m256i sign = _mm256_set1_epi8(static_cast<char>(0x80));
-    *kept = _mm256_or_si256(_mm256_and_si256(upper, sign), _mm256_andnot_si256(sign, lower));
-    const __m256i lowest = _mm256_and_si256(_mm256_srli_epi16(lower, 7), _mm256_set1_epi8(1));
-    const __m256i exponent = _mm256_or_si256(_mm256_add_epi8(upper, upper), lowest);
-    const __m256i name = _mm256_sub_epi8(exponent, _mm256_set1_epi8(static_cast<char>(base)));
-    const __m256i first_name = _mm256_set1_epi8(static_cast<char>(zero ? 1 : 0));
-    const __m256i nought = _mm256_setzero_si256();
-    const __m256i none = zero ? _mm256_cmpeq_epi8(exponent, nought) : nought;
-    const __m256i above = _mm256_sub_epi8(name, first_name);
-    const __m256i most = _mm256_sub_epi8(_mm256_set1_epi8(15), first_name);
-    const __m256i named =
-        _mm256_andnot_si256(none, _mm256_cmpeq_epi8(_mm256_min_epu8(above, most), above));
+    const __m256i above = _mm256_sub_epi8(_mm256_and_si256(upper, _mm256_set1_epi8(0x7f)),
+                                          _mm256_set1_epi8(static_cast<char>(base)));
+    __m256i named = _mm256_cmpeq_epi8(_mm256_min_epu8(above, _mm256_set1_epi8(7)), above);
+    const __m256i with_sign = _mm256_set1_epi8(8);
+    __m256i name = _mm256_or_si256(above, _mm256_and_si256(_mm256_srli_epi16(upper, 4), with_sign));
+    if (zero) {
+      const __m256i none = _mm256_cmpeq_epi8(upper, _mm256_setzero_si256());
+      named = _mm256_or_si256(none, _mm256_andnot_si256(_mm256_cmpeq_epi8(name, with_sign), named));
+      name = _mm256_blendv_epi8(name, with_sign, none);
+    }
     *names = _mm256_and_si256(name, named);
-    return ~static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_or_si256(named, none)));
+    return ~static_cast<std::uint32_t>(_mm256_movemask_epi8(named));
   }
 
-  static std::uint64_t name_exponents(
-      Int first, Int second, std::uint32_t base, bool zero, Int* kept, Int* names) {
+  static std::uint64_t name_upper_bytes(
+      Int first, Int second, std::uint32_t base, bool zero, Int* lower, Int* names) {
     const std::uint64_t low =
-        name_exponents(first.lo, second.lo, base, zero, &kept->lo, &names->lo);
+        name_upper_bytes(first.lo, second.lo, base, zero, &lower->lo, &names->lo);
     const std::uint64_t high =
-        name_exponents(first.hi, second.hi, base, zero, &kept->hi, &names->hi);
+        name_upper_bytes(first.hi, second.hi, base, zero, &lower->hi, &names->hi);
     return low | high << 32U;
   }
 

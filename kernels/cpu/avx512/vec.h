@@ -322,12 +322,6 @@ struct Avx512Vec {
 
   static Int look_up(Int table, Int bytes) { return _mm512_shuffle_epi8(table, bytes); }
 
-  template <unsigned kMask>
-  static Int with_bits(Int v, Int bits) {
-    // v & mask | bits
-    return _mm512_ternarylogic_epi32(v, _mm512_set1_epi8(static_cast<char>(kMask)), bits, 0xea);
-  }
-
   static void join_bytes(Int lower, Int upper, Int* first, Int* second) {
     *first = _mm512_unpacklo_epi8(lower, upper);
     *second = _mm512_unpackhi_epi8(lower, upper);
@@ -344,24 +338,24 @@ struct Avx512Vec {
     return _mm512_or_si512(low, _mm512_slli_epi16(high, 4));
   }
 
-  static std::uint64_t name_exponents(
-      Int first, Int second, std::uint32_t base, bool zero, Int* kept, Int* names) {
+  static std::uint64_t name_upper_bytes(
+      Int first, Int second, std::uint32_t base, bool zero, Int* lower, Int* names) {
     const Int low = _mm512_set1_epi16(0xff);
-    const Int lower =
-        _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
+    *lower = _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
     const Int upper =
         _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
-    *kept = with_bits<0x80>(upper, _mm512_and_si512(lower, _mm512_set1_epi8(0x7f)));
-    const Int lowest = _mm512_and_si512(_mm512_srli_epi16(lower, 7), _mm512_set1_epi8(1));
-    const Int exponent = _mm512_or_si512(_mm512_add_epi8(upper, upper), lowest);
-    const Int name = _mm512_sub_epi8(exponent, _mm512_set1_epi8(static_cast<char>(base)));
-    const Int first_name = _mm512_set1_epi8(static_cast<char>(zero ? 1 : 0));
-    const __mmask64 some = zero ? _mm512_test_epi8_mask(exponent, exponent) : ~__mmask64{0};
-    const __mmask64 named =
-        some & _mm512_cmple_epu8_mask(_mm512_sub_epi8(name, first_name),
-                                      _mm512_sub_epi8(_mm512_set1_epi8(15), first_name));
+    const Int above = _mm512_sub_epi8(_mm512_and_si512(upper, _mm512_set1_epi8(0x7f)),
+                                      _mm512_set1_epi8(static_cast<char>(base)));
+    __mmask64 named = _mm512_cmple_epu8_mask(above, _mm512_set1_epi8(7));
+    const Int with_sign = _mm512_set1_epi8(8);
+    Int name = _mm512_or_si512(above, _mm512_and_si512(_mm512_srli_epi16(upper, 4), with_sign));
+    if (zero) {
+      const __mmask64 none = _mm512_testn_epi8_mask(upper, upper);
+      named = none | (named & _mm512_cmpneq_epi8_mask(name, with_sign));
+      name = _mm512_mask_mov_epi8(name, none, with_sign);
+    }
     *names = _mm512_maskz_mov_epi8(named, name);
-    return some & ~named;
+    return ~named;
   }
 
   static float sum(Vec v) {

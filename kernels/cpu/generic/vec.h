@@ -396,12 +396,6 @@ struct GenericVec {
     return of_bytes([&](int i) { return byte_at(table, byte_at(bytes, i)); });
   }
 
-  /// Of each byte the bits of kMask in v, and `bits`, which are others.
-  template <unsigned kMask>
-  static Int with_bits(const Int& v, const Int& bits) {
-    return of_bytes([&](int i) { return (byte_at(v, i) & kMask) | byte_at(bits, i); });
-  }
-
   /// Halves of a lower and an upper byte: of every 16 the first 8 into `first`.
   static void join_bytes(const Int& lower, const Int& upper, Int* first, Int* second) {
     const auto half_of = [&](const Int& v, int i, int from) {
@@ -425,27 +419,29 @@ struct GenericVec {
     return of_bytes([&](int i) { return byte_at(low, i) | byte_at(high, i) << 4; });
   }
 
-  /// Of 64 bf16 in two vectors, in the order of join_bytes: sign and mantissa, and exponent - base
-  /// where that is 0 to 15, or with `zero` 1 to 15 (else 0). Bit i: byte i is of an exponent that
-  /// is not one of those, nor, with `zero`, 0.
-  static std::uint64_t name_exponents(
-      const Int& first, const Int& second, std::uint32_t base, bool zero, Int* kept, Int* names) {
+  /// Of 64 bf16 in two vectors, in the order of join_bytes: their lower bytes, and names of the
+  /// upper ones: bits 0 to 6 less base, where that is 0 to 7, and 8 with a sign. With `zero` 8 is
+  /// the upper byte 0 instead. Bit i: byte i has no such name (but 0).
+  static std::uint64_t name_upper_bytes(
+      const Int& first, const Int& second, std::uint32_t base, bool zero, Int* lower, Int* names) {
     const auto bits_of = [&](int i) {
       const int half = i / 16 * 8 + i % 8;
       const Int& v = i % 16 < 8 ? first : second;
       return byte_at(v, half * 2) | byte_at(v, half * 2 + 1) << 8;
     };
-    const auto exponent_of = [&](int i) { return bits_of(i) >> 7 & 0xffU; };
-    const auto is_named = [&](int i) {
-      return exponent_of(i) >= base + (zero ? 1 : 0) && exponent_of(i) <= base + 15;
+    constexpr std::uint32_t kNoName = 16;
+    const auto name_of = [&](int i) {
+      const std::uint32_t upper = bits_of(i) >> 8;
+      if (zero && upper == 0) return 8U;
+      const std::uint32_t above = (upper & 0x7fU) - base;
+      const std::uint32_t name = above | (upper >> 7 << 3);
+      return above > 7 || (zero && name == 8) ? kNoName : name;
     };
-    *kept = of_bytes([&](int i) { return (bits_of(i) >> 8 & 0x80U) | (bits_of(i) & 0x7fU); });
-    *names = of_bytes([&](int i) { return is_named(i) ? exponent_of(i) - base : 0; });
+    *lower = of_bytes([&](int i) { return bits_of(i) & 0xffU; });
+    *names = of_bytes([&](int i) { return name_of(i) % kNoName; });
     std::uint64_t others = 0;
-    for (int i = 0; i < 64; ++i) {
-      const bool is_zero = zero && exponent_of(i) == 0;
-      others |= std::uint64_t{!is_zero && !is_named(i)} << i;
-    }
+    for (int i = 0; i < 64; ++i)
+      others |= std::uint64_t{name_of(i) == kNoName} << i;
     return others;
   }
 

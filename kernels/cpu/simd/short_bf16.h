@@ -2,31 +2,32 @@
 //
 // Idea: products of few rows take the time of reading their weight, and the 8 bits of a bf16
 // exponent say little: nearly all weights of a panel have one of 16 exponents that follow each
-// other, or of 15 and zero. So a weight is its sign and mantissa (a byte) and a name for its
-// exponent (half a byte).
-// The few others are noted with their place. Others have found the same: "70% size, 100% accuracy"
-// (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so that a line
-// becomes B tiles in a dozen instructions.
+// other. So the upper byte of a weight, its sign and the upper 7 bits of its exponent, is one of 16
+// and has a name (half a byte); the lower byte is kept as it is, and a weight is there again by one
+// look-up. The few others are noted with their place. Others have found the same: "70% size, 100%
+// accuracy" (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so that
+// a line becomes B tiles in a dozen instructions.
 //
-// A panel: a line of tables (below); per 32 k four units of 192 bytes; patches, the last of which
-// is none. A unit becomes 4 lines of 64 bytes of a plain bf16 panel: [2][64] bytes of sign and
-// mantissa, each for two lines, then [64] names, in the lower half of a byte those of the first two
-// lines. The bytes of two lines are in the order that V::join_bytes undoes.
+// A panel: a line that begins with the table (below); per 32 k four units of 192 bytes; patches,
+// the last of which is none. A unit becomes 4 lines of 64 bytes of a plain bf16 panel: [2][64]
+// lower bytes, each for two lines, then [64] names, in the lower half of a byte those of the first
+// two lines. The bytes of two lines are in the order that V::join_bytes undoes.
 #pragma once
 
 #include "kernels/cpu/simd/table.h"
 
 namespace tandem::kernels::cpu {
 
-/// Of a panel: tables of the exponents by their names: [16] bytes with the upper 7 bits, [16] with
-/// the lowest as bit 7. Name 0 is exponent 0 where some weight has that.
+/// Of a panel: [16] upper bytes by their names, eight positive ones next to each other and the same
+/// with a sign. Where some weight is zero and that byte is none of them, it has the name of the
+/// smallest one with a sign.
 inline constexpr std::size_t kShortHeaderBytes = 64;
 inline constexpr std::size_t kShortStepK = 32;
 inline constexpr std::size_t kShortStepBytes = 768;
 inline constexpr std::size_t kShortUnitLines = 3;
 inline constexpr std::size_t kPlainStepBytes = kShortStepK * kPanel * 2;
 
-/// A weight whose exponent has no name.
+/// A weight whose upper byte has no name.
 struct ShortPatch {
   std::uint32_t at;  ///< in elements of the plain panel; rising. kNoPatch: none
   std::uint16_t bits;
@@ -54,12 +55,11 @@ struct ShortBf16 {
   using Int = typename V::Int;
 
   /// What makes plain lines of units of a panel.
-  struct Tables {
+  struct Table {
     Int upper;
-    Int lowest;
 
-    inline __attribute__((always_inline)) explicit Tables(const std::byte* panel)
-        : upper(V::load_table(panel)), lowest(V::load_table(panel + 16)) {}
+    inline __attribute__((always_inline)) explicit Table(const std::byte* panel)
+        : upper(V::load_table(panel)) {}
 
     /// The four plain lines of a unit.
     inline __attribute__((always_inline)) void make(const std::byte* unit, Int (&lines)[4]) const {
@@ -74,7 +74,7 @@ struct ShortBf16 {
                                                          Int* second) const {
       const Int names = V::int_load(unit + 128);
       const Int own = kHalf == 0 ? V::low_nibbles(names) : V::high_nibbles(names);
-      make_two(V::int_load(unit + kHalf * 64), own, first, second);
+      V::join_bytes(V::int_load(unit + kHalf * 64), V::look_up(upper, own), first, second);
     }
 
     inline __attribute__((always_inline)) void make(const std::byte* unit, std::byte* to) const {
@@ -83,17 +83,6 @@ struct ShortBf16 {
 #pragma GCC unroll 4
       for (std::size_t line = 0; line < 4; ++line)
         V::int_store(to + line * 64, lines[line]);
-    }
-
-   private:
-    inline __attribute__((always_inline)) void make_two(Int kept,
-                                                        Int names,
-                                                        Int* first,
-                                                        Int* second) const {
-      V::join_bytes(V::template with_bits<0x7f>(kept, V::look_up(lowest, names)),
-                    V::template with_bits<0x80>(kept, V::look_up(upper, names)),
-                    first,
-                    second);
     }
   };
 
@@ -150,21 +139,22 @@ struct ShortBf16 {
   /// then it holds nothing.
   static bool shorten(const std::byte* plain, std::size_t steps, std::byte* panel) {
     // Mostly no weight is far larger than the others.
-    const Exponents found = exponents_of(plain, steps);
+    const UpperBytes found = upper_bytes_of(plain, steps);
     return shorten_below(plain, steps, found.largest, found.zero, panel) ||
-           shorten_below(plain, steps, best_exponent(plain, steps), found.zero, panel);
+           shorten_below(plain, steps, best_largest(plain, steps, found.zero), found.zero, panel);
   }
 
  private:
   static constexpr std::size_t kStepElements = kPlainStepBytes / 2;
-  static constexpr std::uint32_t kNames = 15;  ///< but for name 0
+  static constexpr std::uint32_t kSigned = 8;  ///< in a name: with a sign
 
-  struct Exponents {
+  /// But for their signs.
+  struct UpperBytes {
     std::uint32_t largest;
-    bool zero;  ///< some weight, or what fills up the panel, has exponent 0
+    bool zero;  ///< some weight, or what fills up the panel, has 0
   };
 
-  static Exponents exponents_of(const std::byte* plain, std::size_t steps) {
+  static UpperBytes upper_bytes_of(const std::byte* plain, std::size_t steps) {
     Int most = V::int_zero();
     Int least = V::int_load(plain);
     for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64) {
@@ -176,61 +166,65 @@ struct ShortBf16 {
     alignas(64) std::uint16_t lower[32];
     V::int_store(upper, most);
     V::int_store(lower, least);
-    Exponents found{0, false};
+    UpperBytes found{0, false};
     for (std::size_t i = 0; i < 32; ++i) {
-      const std::uint32_t exponent = upper[i] >> 7;
-      found.largest = exponent > found.largest ? exponent : found.largest;
-      found.zero |= lower[i] >> 7 == 0;
+      const std::uint32_t byte = upper[i] >> 8;
+      found.largest = byte > found.largest ? byte : found.largest;
+      found.zero |= lower[i] >> 8 == 0;
     }
     return found;
   }
 
-  /// The largest of those exponents next to each other that most weights have.
-  static std::uint32_t best_exponent(const std::byte* plain, std::size_t steps) {
+  /// The largest of those next to each other by whose names most weights have one.
+  static std::uint32_t best_largest(const std::byte* plain, std::size_t steps, bool zero) {
     std::uint32_t counts[256] = {};
-    for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 2) {
-      std::uint16_t bits = 0;
-      __builtin_memcpy(&bits, plain + at, 2);
-      ++counts[bits >> 7 & 0xffU];
-    }
-    std::uint32_t named = 0;
+    for (std::size_t at = 1; at < steps * kPlainStepBytes; at += 2)
+      ++counts[std::to_integer<std::uint32_t>(plain[at])];
+    std::uint32_t best = kSigned - 1;
     std::uint32_t most = 0;
-    std::uint32_t best = kNames;
-    for (std::uint32_t exponent = 1; exponent < 256; ++exponent) {
-      named += counts[exponent];
-      if (exponent > kNames) named -= counts[exponent - kNames];
-      if (named <= most) continue;
-      most = named;
-      best = exponent;
+    std::uint32_t named = 0;
+    for (std::uint32_t byte = 0; byte < 128; ++byte) {
+      named += counts[byte] + counts[0x80U | byte];
+      if (byte < kSigned - 1) continue;
+      const std::uint32_t base = byte - (kSigned - 1);
+      // Zero in place of the base with a sign.
+      const std::uint32_t all = zero && base > 0 ? named + counts[0] - counts[0x80U | base] : named;
+      if (all > most) {
+        most = all;
+        best = byte;
+      }
+      named -= counts[base] + counts[0x80U | base];
     }
     return best;
   }
 
-  /// Exponents that have names: base + 1 to base + kNames, and 0 or the base.
+  /// Upper bytes that have names: base to base + 7 with either sign; or, with `zero`, that of zero
+  /// in place of the base with a sign.
   struct Named {
     std::uint32_t base;
     bool zero;
 
-    [[nodiscard]] bool has(std::uint32_t exponent) const {
-      if (zero && exponent == 0) return true;
-      return exponent >= base + (zero ? 1 : 0) && exponent <= base + kNames;
+    [[nodiscard]] bool has(std::uint32_t byte) const {
+      if (zero && byte == 0) return true;
+      return (byte & 0x7fU) - base < kSigned && !(zero && byte == (0x80U | base));
     }
   };
 
-  /// With names for `highest` and what is next below, and `zero`: for exponent 0.
+  /// With names for `largest` and what is next below, and `zero`: for that of zero.
   static bool shorten_below(const std::byte* plain,
                             std::size_t steps,
-                            std::uint32_t highest,
+                            std::uint32_t largest,
                             bool zero,
                             std::byte* panel) {
-    const std::uint32_t base = highest > kNames ? highest - kNames : 0;
-    // Base 0 is exponent 0 itself.
+    const std::uint32_t base = largest >= kSigned ? largest - (kSigned - 1) : 0;
+    // Base 0 is that of zero itself.
     const Named named = {base, zero && base > 0};
     __builtin_memset(panel, 0, kShortHeaderBytes);
-    for (std::uint32_t name = named.zero ? 1 : 0; name <= kNames; ++name) {
-      panel[name] = static_cast<std::byte>((base + name) >> 1);
-      panel[16 + name] = static_cast<std::byte>((base + name) << 7);
+    for (std::uint32_t name = 0; name < kSigned; ++name) {
+      panel[name] = static_cast<std::byte>(base + name);
+      panel[kSigned + name] = static_cast<std::byte>(0x80U | (base + name));
     }
+    if (named.zero) panel[kSigned] = std::byte{0};
     auto* patch = const_cast<ShortPatch*>(patches(panel, steps));
     // Behind the last one there is room for none.
     const ShortPatch* const end = patch + short_patch_bytes(steps) / sizeof(ShortPatch) - 1;
@@ -239,14 +233,14 @@ struct ShortBf16 {
       std::byte* to = panel + kShortHeaderBytes + unit * kShortUnitLines * 64;
       Int names[2];
       for (std::size_t half = 0; half < 2; ++half) {
-        Int kept;
-        const std::uint64_t others = V::name_exponents(V::int_load(from + half * 128),
-                                                       V::int_load(from + half * 128 + 64),
-                                                       named.base,
-                                                       named.zero,
-                                                       &kept,
-                                                       &names[half]);
-        V::int_store(to + half * 64, kept);
+        Int lower;
+        const std::uint64_t others = V::name_upper_bytes(V::int_load(from + half * 128),
+                                                         V::int_load(from + half * 128 + 64),
+                                                         named.base,
+                                                         named.zero,
+                                                         &lower,
+                                                         &names[half]);
+        V::int_store(to + half * 64, lower);
         if (__builtin_expect(static_cast<long>(others != 0), 0) != 0 &&
             !note(from + half * 128, unit * 128 + half * 64, named, end, patch)) {
           return false;
@@ -269,8 +263,7 @@ struct ShortBf16 {
     for (std::size_t i = 0; i < 64; ++i) {
       std::uint16_t bits = 0;
       __builtin_memcpy(&bits, lines + i * 2, 2);
-      const std::uint32_t exponent = bits >> 7 & 0xffU;
-      if (named.has(exponent)) continue;
+      if (named.has(bits >> 8U)) continue;
       if (patch == end) return false;
       *patch++ = {.at = static_cast<std::uint32_t>(at + i), .bits = bits, .unused = 0};
     }

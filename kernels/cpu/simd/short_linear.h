@@ -58,7 +58,7 @@ struct ShortTile {
     const std::size_t end = (begin + count + kShortStepK - 1) / kShortStepK;
     std::byte* to = room;
     for (std::size_t step = begin / kShortStepK; step < end; ++step, to += kPlainStepBytes) {
-      make_step(typename ShortBf16<V>::Tables(panel), panel, step, to);
+      make_step(typename ShortBf16<V>::Table(panel), panel, step, to);
       patch = ShortBf16<V>::mend(patch, step, to);
     }
     return room;
@@ -108,13 +108,13 @@ struct ShortTile {
   }
 
   static inline __attribute__((always_inline)) void make_step(
-      const typename ShortBf16<V>::Tables& tables,
+      const typename ShortBf16<V>::Table& table,
       const std::byte* panel,
       std::size_t step,
       std::byte* to) {
     const std::byte* from = panel + step_at(step);
     for (std::size_t unit = 0; unit < kUnits; ++unit)
-      tables.make(from + unit * kUnitBytes, to + unit * kUnitPairs * 64);
+      table.make(from + unit * kUnitBytes, to + unit * kUnitPairs * 64);
   }
 
   /// The first step that a patch is for, or `end`.
@@ -231,10 +231,14 @@ struct ShortTile {
     } else {
       constexpr std::size_t kStep = kUnits * kShortUnitLines;
       constexpr std::size_t kLines = P * kShortUnitLines;
+      static_assert(kStep % kLines == 0);
+      // One place and constants behind it: a division a line is felt in each of them.
+      const std::size_t line = unit * kLines;
+      const std::byte* at = asked.at[line / kStep] + line % kStep * 64;
       const auto ask_into = [&]<int kLocality>() __attribute__((always_inline)) {
 #pragma GCC unroll 16
-        for (std::size_t line = unit * kLines; line < (unit + 1) * kLines; ++line)
-          __builtin_prefetch(asked.at[line / kStep] + line % kStep * 64, 0, kLocality);
+        for (std::size_t i = 0; i < kLines; ++i)
+          __builtin_prefetch(at + i * 64, 0, kLocality);
       };
       // The second level of caches; the first where the order is that of memory.
       from.next_in_order ? ask_into.template operator()<3>() : ask_into.template operator()<2>();
@@ -259,7 +263,7 @@ struct ShortTile {
                                                   std::size_t made_apart) {
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
       const std::byte* panel = weight + p * apart;
-      make_step(typename ShortBf16<V>::Tables(panel), panel, step, made + p * made_apart);
+      make_step(typename ShortBf16<V>::Table(panel), panel, step, made + p * made_apart);
       patches[p] = ShortBf16<V>::mend(patches[p], step, made + p * made_apart);
     }
   }
@@ -294,7 +298,7 @@ struct ShortTile {
     for (std::size_t p = 0; p < static_cast<std::size_t>(P); ++p) {
       const std::byte* panel = from.weight + p * from.apart;
       const std::byte* own = panel + step_at(step) + unit * kUnitBytes;
-      typename ShortBf16<V>::Tables(panel).template make_half<kHalf>(
+      typename ShortBf16<V>::Table(panel).template make_half<kHalf>(
           own, &lines[0][p], &lines[1][p]);
       if constexpr (kPatched) {
         patches[p] =
