@@ -53,6 +53,11 @@ const Kind kKinds[] = {
          bits = usual(rng);
        return bits;
      }},
+    {"few are -0 and negative subnormals",
+     [](Rng& rng) {
+       return rng.below(1500) == 0 ? static_cast<std::uint16_t>(0x8000U | rng.below(128))
+                                   : usual(rng);
+     }},
     {"one in 1500 is anything",
      [](Rng& rng) {
        return rng.below(1500) == 0 ? static_cast<std::uint16_t>(rng.next()) : usual(rng);
@@ -255,42 +260,97 @@ TEST(ShortBf16, WeightsThatDoNotFitBecomePlain) {
   }
 }
 
-/// Whether a panel of those is kept in 12 bits, all by name.
-bool all_have_names(const Backend& backend, const std::vector<std::uint16_t>& bits, std::size_t k) {
+/// Of a panel of those, the number of patches, or -1 where it is kept plain.
+int patches_of(const Backend& backend, const std::vector<std::uint16_t>& bits, std::size_t k) {
   ThreadPool pool(1);
   const MatrixView view = view_of(bits, 16, k);
   const auto packed = backend.pack({&view, 1}, WeightScheme::kShortBf16, pool);
-  if (packed->scheme() != WeightScheme::kShortBf16) return false;
-  cpu::ShortPatch first{};
-  std::memcpy(&first, packed->data() + 64 + cpu::short_steps(k) * 768, sizeof first);
-  return first.at == cpu::kNoPatch;
+  if (packed->scheme() != WeightScheme::kShortBf16) return -1;
+  const std::size_t steps = cpu::short_steps(k);
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t i = 0; i < k; ++i) {
+      EXPECT_EQ(element(packed->data(), steps, cpu::panel_index(row, i, DType::kBf16)),
+                bits[row * k + i]);
+    }
+  }
+  for (int count = 0;; ++count) {
+    cpu::ShortPatch patch{};
+    const auto at = static_cast<std::size_t>(count) * sizeof patch;
+    std::memcpy(&patch, packed->data() + 64 + steps * 768 + at, sizeof patch);
+    if (patch.at == cpu::kNoPatch) return count;
+  }
 }
 
-// Eight upper bytes with either sign; where some weight is zero, one with a sign less.
-TEST(ShortBf16, SixteenExponentsAreEnoughNamesUnlessSomeWeightIsZero) {
+/// Of 16 exponents from `least` on, with either sign.
+std::vector<std::uint16_t> sixteen_exponents(std::size_t k, unsigned least) {
+  Rng rng(least);
+  std::vector<std::uint16_t> bits(16 * k);
+  for (std::uint16_t& each : bits)
+    each = static_cast<std::uint16_t>((rng.next() & 0x807fU) | (least + rng.below(16)) << 7U);
+  return bits;
+}
+
+// Eight upper bytes with either sign; where zeros are many, one with a sign less.
+TEST(ShortBf16, SixteenUpperBytesHaveNames) {
   constexpr std::size_t kK = 512;
   for (const Backend* backend : backends()) {
     for (const unsigned least : {0U, 2U, 100U, 112U, 240U}) {
       SCOPED_TRACE(least);
-      Rng rng(least);
-      std::vector<std::uint16_t> bits(16 * kK);
-      for (std::uint16_t& each : bits)
-        each = static_cast<std::uint16_t>((rng.next() & 0x807fU) | (least + rng.below(16)) << 7U);
-      EXPECT_TRUE(all_have_names(*backend, bits, kK));
+      std::vector<std::uint16_t> bits = sixteen_exponents(kK, least);
+      EXPECT_EQ(patches_of(*backend, bits, kK), 0);
       // One below the sixteen, and one above.
       for (const unsigned other : {least - 1, least + 16}) {
         if (other > 255) continue;
         const std::uint16_t before = bits[7];
         bits[7] = static_cast<std::uint16_t>(other << 7U);
-        EXPECT_FALSE(all_have_names(*backend, bits, kK)) << other;
+        EXPECT_EQ(patches_of(*backend, bits, kK), 1) << other;
         bits[7] = before;
       }
+      // One zero takes nobody's name from him, where that would be dear.
       bits[kK] = 0;
-      EXPECT_EQ(all_have_names(*backend, bits, kK), least == 0);
+      EXPECT_EQ(patches_of(*backend, bits, kK), least == 0 ? 0 : 1);
       for (std::uint16_t& each : bits) {
         if (each >= 0x8000U && (each >> 8U & 0x7fU) == least / 2) each ^= 0x8000U;
       }
-      EXPECT_TRUE(all_have_names(*backend, bits, kK));
+      EXPECT_EQ(patches_of(*backend, bits, kK), 0);
+    }
+    // From an odd one on they have nine.
+    EXPECT_EQ(patches_of(*backend, sixteen_exponents(kK, 101), kK), -1);
+  }
+}
+
+// As many patches as there is room for, and one more.
+TEST(ShortBf16, PatchesFillTheirRoom) {
+  constexpr std::size_t kK = 512;
+  const auto most =
+      static_cast<int>(cpu::short_patch_bytes(cpu::short_steps(kK)) / sizeof(cpu::ShortPatch)) - 1;
+  for (const Backend* backend : backends()) {
+    std::vector<std::uint16_t> bits = sixteen_exponents(kK, 100);
+    for (int i = 0; i < most; ++i)
+      bits[static_cast<std::size_t>(i) * 331] = 0x7f80U;
+    EXPECT_EQ(patches_of(*backend, bits, kK), most);
+    bits.back() = 0x7f80U;
+    EXPECT_EQ(patches_of(*backend, bits, kK), -1);
+  }
+}
+
+// Whoever packs, by vectors of any kind or by plain code, the panels are the same bytes.
+TEST(ShortBf16, AllFamiliesMakeTheSamePanels) {
+  constexpr std::size_t kK = 1024;
+  ThreadPool pool(1);
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Rng rng(8);
+    const std::vector<std::uint16_t> bits = bits_of(kind, rng, 32 * kK);
+    const MatrixView view = view_of(bits, 32, kK);
+    std::vector<std::byte> first;
+    for (const Backend* backend : backends()) {
+      const auto packed = backend->pack({&view, 1}, WeightScheme::kShortBf16, pool);
+      ASSERT_EQ(packed->scheme(), WeightScheme::kShortBf16);
+      const std::size_t bytes = cpu::short_panel_bytes(cpu::short_steps(kK));
+      const std::vector<std::byte> panel(packed->data(), packed->data() + bytes);
+      if (first.empty()) first = panel;
+      EXPECT_TRUE(panel == first);
     }
   }
 }

@@ -420,8 +420,8 @@ struct GenericVec {
   }
 
   /// Of 64 bf16 in two vectors, in the order of join_bytes: their lower bytes, and names of the
-  /// upper ones: bits 0 to 6 less base, where that is 0 to 7, and 8 with a sign. With `zero` 8 is
-  /// the upper byte 0 instead. Bit i: byte i has no such name (but 0).
+  /// upper ones: bits 0 to 6 less base, where that is 0 to 7, and 8 with a sign. With `zero` (base
+  /// is not 0 then) 8 is the upper byte 0 instead. Bit i: byte i has no such name (but 0).
   static std::uint64_t name_upper_bytes(
       const Int& first, const Int& second, std::uint32_t base, bool zero, Int* lower, Int* names) {
     const auto bits_of = [&](int i) {

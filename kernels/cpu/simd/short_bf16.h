@@ -1,12 +1,12 @@
 // Panels of WeightScheme::kShortBf16: bf16 in 12 bits each, with all bits of each.
 //
 // Idea: products of few rows take the time of reading their weight, and the 8 bits of a bf16
-// exponent say little: nearly all weights of a panel have one of 16 exponents that follow each
-// other. So the upper byte of a weight, its sign and the upper 7 bits of its exponent, is one of 16
-// and has a name (half a byte); the lower byte is kept as it is, and a weight is there again by one
-// look-up. The few others are noted with their place. Others have found the same: "70% size, 100%
-// accuracy" (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so that
-// a line becomes B tiles in a dozen instructions.
+// exponent say little: nearly all weights of a panel have one of 15 or 16 exponents that follow
+// each other. So the upper byte of a weight, its sign and the upper 7 bits of its exponent, is one
+// of 16 and has a name (half a byte); the lower byte is kept as it is, and a weight is there again
+// by one look-up. The few others are noted with their place. Others have found the same: "70% size,
+// 100% accuracy" (DFloat11, arXiv 2504.11651), in codes of different lengths; here all have one, so
+// that a line becomes B tiles in a dozen instructions.
 //
 // A panel: a line that begins with the table (below); per 32 k four units of 192 bytes; patches,
 // the last of which is none. A unit becomes 4 lines of 64 bytes of a plain bf16 panel: [2][64]
@@ -19,8 +19,8 @@
 namespace tandem::kernels::cpu {
 
 /// Of a panel: [16] upper bytes by their names, eight positive ones next to each other and the same
-/// with a sign. Where some weight is zero and that byte is none of them, it has the name of the
-/// smallest one with a sign.
+/// with a sign. Where that of zero is none of them and some weight has it, it may have the name of
+/// the smallest one with a sign.
 inline constexpr std::size_t kShortHeaderBytes = 64;
 inline constexpr std::size_t kShortStepK = 32;
 inline constexpr std::size_t kShortStepBytes = 768;
@@ -139,22 +139,28 @@ struct ShortBf16 {
   /// then it holds nothing.
   static bool shorten(const std::byte* plain, std::size_t steps, std::byte* panel) {
     // Mostly no weight is far larger than the others.
-    const UpperBytes found = upper_bytes_of(plain, steps);
-    return shorten_below(plain, steps, found.largest, found.zero, panel) ||
-           shorten_below(plain, steps, best_largest(plain, steps, found.zero), found.zero, panel);
+    return shorten_with(plain, steps, names_below_largest(plain, steps), panel) ||
+           shorten_with(plain, steps, best_names(plain, steps), panel);
   }
 
  private:
   static constexpr std::size_t kStepElements = kPlainStepBytes / 2;
-  static constexpr std::uint32_t kSigned = 8;  ///< in a name: with a sign
+  static constexpr std::uint32_t kUnsigned = 8;  ///< upper bytes without a sign that have names
+  static constexpr std::uint32_t kSigned = 8;    ///< in a name: with a sign
 
-  /// But for their signs.
-  struct UpperBytes {
-    std::uint32_t largest;
-    bool zero;  ///< some weight, or what fills up the panel, has 0
+  /// Upper bytes that have names: base to base + 7 with either sign; or, with `zero` (base is not 0
+  /// then), that of zero in place of the base with a sign.
+  struct Named {
+    std::uint32_t base;
+    bool zero;
+
+    [[nodiscard]] bool has(std::uint32_t byte) const {
+      if (zero && byte == 0) return true;
+      return (byte & 0x7fU) - base < kUnsigned && !(zero && byte == (0x80U | base));
+    }
   };
 
-  static UpperBytes upper_bytes_of(const std::byte* plain, std::size_t steps) {
+  static Named names_below_largest(const std::byte* plain, std::size_t steps) {
     Int most = V::int_zero();
     Int least = V::int_load(plain);
     for (std::size_t at = 0; at < steps * kPlainStepBytes; at += 64) {
@@ -166,63 +172,48 @@ struct ShortBf16 {
     alignas(64) std::uint16_t lower[32];
     V::int_store(upper, most);
     V::int_store(lower, least);
-    UpperBytes found{0, false};
+    std::uint32_t largest = kUnsigned - 1;
+    bool zero = false;
     for (std::size_t i = 0; i < 32; ++i) {
       const std::uint32_t byte = upper[i] >> 8;
-      found.largest = byte > found.largest ? byte : found.largest;
-      found.zero |= lower[i] >> 8 == 0;
+      largest = byte > largest ? byte : largest;
+      zero |= lower[i] >> 8 == 0;
     }
-    return found;
+    const std::uint32_t base = largest - (kUnsigned - 1);
+    return {base, zero && base > 0};
   }
 
-  /// The largest of those next to each other by whose names most weights have one.
-  static std::uint32_t best_largest(const std::byte* plain, std::size_t steps, bool zero) {
+  /// Those that most weights have.
+  static Named best_names(const std::byte* plain, std::size_t steps) {
     std::uint32_t counts[256] = {};
     for (std::size_t at = 1; at < steps * kPlainStepBytes; at += 2)
       ++counts[std::to_integer<std::uint32_t>(plain[at])];
-    std::uint32_t best = kSigned - 1;
+    Named best{0, false};
     std::uint32_t most = 0;
     std::uint32_t named = 0;
     for (std::uint32_t byte = 0; byte < 128; ++byte) {
       named += counts[byte] + counts[0x80U | byte];
-      if (byte < kSigned - 1) continue;
-      const std::uint32_t base = byte - (kSigned - 1);
-      // Zero in place of the base with a sign.
-      const std::uint32_t all = zero && base > 0 ? named + counts[0] - counts[0x80U | base] : named;
+      if (byte < kUnsigned - 1) continue;
+      const std::uint32_t base = byte - (kUnsigned - 1);
+      const bool zero = base > 0 && counts[0] > counts[0x80U | base];
+      const std::uint32_t all = zero ? named + counts[0] - counts[0x80U | base] : named;
       if (all > most) {
         most = all;
-        best = byte;
+        best = {base, zero};
       }
       named -= counts[base] + counts[0x80U | base];
     }
     return best;
   }
 
-  /// Upper bytes that have names: base to base + 7 with either sign; or, with `zero`, that of zero
-  /// in place of the base with a sign.
-  struct Named {
-    std::uint32_t base;
-    bool zero;
-
-    [[nodiscard]] bool has(std::uint32_t byte) const {
-      if (zero && byte == 0) return true;
-      return (byte & 0x7fU) - base < kSigned && !(zero && byte == (0x80U | base));
-    }
-  };
-
-  /// With names for `largest` and what is next below, and `zero`: for that of zero.
-  static bool shorten_below(const std::byte* plain,
-                            std::size_t steps,
-                            std::uint32_t largest,
-                            bool zero,
-                            std::byte* panel) {
-    const std::uint32_t base = largest >= kSigned ? largest - (kSigned - 1) : 0;
-    // Base 0 is that of zero itself.
-    const Named named = {base, zero && base > 0};
+  static bool shorten_with(const std::byte* plain,
+                           std::size_t steps,
+                           Named named,
+                           std::byte* panel) {
     __builtin_memset(panel, 0, kShortHeaderBytes);
-    for (std::uint32_t name = 0; name < kSigned; ++name) {
-      panel[name] = static_cast<std::byte>(base + name);
-      panel[kSigned + name] = static_cast<std::byte>(0x80U | (base + name));
+    for (std::uint32_t name = 0; name < kUnsigned; ++name) {
+      panel[name] = static_cast<std::byte>(named.base + name);
+      panel[kSigned | name] = static_cast<std::byte>(0x80U | (named.base + name));
     }
     if (named.zero) panel[kSigned] = std::byte{0};
     auto* patch = const_cast<ShortPatch*>(patches(panel, steps));
