@@ -24,11 +24,7 @@ Result<std::string> probe_grpc_address(const WorkerAddress& address,
                                        Time deadline) {
   const std::string what = "GET http://" + address.text() + "/get_server_info";
   http::ClientRequest request;
-  // Brackets are part of an IPv6 URL, not of the address.
   request.host = address.host;
-  if (request.host.starts_with('[') && request.host.ends_with(']')) {
-    request.host = request.host.substr(1, request.host.size() - 2);
-  }
   request.port = address.port;
   request.path = "/get_server_info";
   if (!api_key.empty()) request.headers.add("authorization", "Bearer " + api_key);

@@ -52,6 +52,20 @@ bool DecodeSide::note_landed(Slot& slot, const UnitLanded& event) {
 void DecodeSide::verify(Slot& slot, const UnitLanded& event, Out& out) {
   if (!note_landed(slot, event)) return;
   const std::uint32_t unit = event.range.unit;
+  // Each covers a part of a page at least that no other one covers. What is kept of each is
+  // bounded so, whatever numbers the peer makes up.
+  const std::uint64_t units_max = std::uint64_t{slot.page_count} * options_.layout.part_count;
+  if (unit >= units_max) {
+    ++stats_.invalid;
+    begin_release(slot,
+                  data_loss("unit " + std::to_string(unit) + ": " +
+                            std::to_string(slot.page_count) + " pages of " +
+                            std::to_string(options_.layout.part_count) + " parts make " +
+                            std::to_string(units_max) + " units at most"),
+                  /*tell=*/true,
+                  out);
+    return;
+  }
   const auto known = slot.units.find(unit);
   if (!event.crc_ok) {
     ++stats_.units_bad_crc;

@@ -142,6 +142,23 @@ TEST(DecodeSide, BadUnitsAreAskedForAgainAndThenGivenUp) {
   EXPECT_NE(messages<CancelMessage>(out)[0].reason.find("unit 1"), std::string::npos);
 }
 
+TEST(DecodeSide, ThereAreNoMoreUnitsThanPartsOfPages) {
+  for (const bool good : {true, false}) {
+    SCOPED_TRACE(good);
+    D d(options(kD));
+    d.feed(PeerLinked{kP});
+    const TransferName name = all<ReceiveStarted>(d.feed(start_receive()))[0].name;
+    d.feed(PagesAvailable{name, {8, 9, 10}});
+    // Three pages of two parts.
+    EXPECT_TRUE(messages<CancelMessage>(d.feed(unit(name, 5, 0, good))).empty());
+    const auto out = d.feed(unit(name, 6, 1, good));
+    ASSERT_EQ(messages<CancelMessage>(out).size(), 1U);
+    EXPECT_EQ(messages<CancelMessage>(out)[0].code, Code::kDataLoss);
+    EXPECT_NE(messages<CancelMessage>(out)[0].reason.find("6 units at most"), std::string::npos);
+    EXPECT_EQ(d.side.stats().invalid, 1U);
+  }
+}
+
 TEST(DecodeSide, ACommitThatDoesNotFitTheBytesIsDataLoss) {
   for (const bool wrong_count : {true, false}) {
     D d(options(kD));

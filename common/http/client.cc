@@ -1,7 +1,7 @@
 #include "common/http/client.h"
 
 #include "common/base/clock.h"
-#include "common/http/parser.h"
+#include "common/http/response_reader.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,13 +14,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <utility>
 
 namespace tandem::http {
 
 namespace {
-
-constexpr std::size_t kHeadBytesMax = 64 * 1024;
 
 class Socket {
  public:
@@ -69,13 +69,20 @@ Result<Socket> connect_one(const addrinfo& address, Time deadline, const std::st
   return socket;
 }
 
+bool is_bracketed(const std::string& host) {
+  return host.starts_with('[') && host.ends_with(']');
+}
+
 Result<Socket> connect_any(const ClientRequest& request, Time deadline, const std::string& peer) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
+  // Brackets are part of an IPv6 URL, not of the address.
+  const std::string& given = request.host;
+  const std::string host = is_bracketed(given) ? given.substr(1, given.size() - 2) : given;
   const int found =
-      ::getaddrinfo(request.host.c_str(), std::to_string(request.port).c_str(), &hints, &list);
+      ::getaddrinfo(host.c_str(), std::to_string(request.port).c_str(), &hints, &list);
   if (found != 0)
     return unavailable("cannot resolve " + request.host + ": " + ::gai_strerror(found));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
@@ -103,7 +110,7 @@ Status send_all(int fd, std::string_view bytes, Time deadline, const std::string
 }
 
 std::string request_text(const ClientRequest& request) {
-  const bool v6 = request.host.find(':') != std::string::npos;
+  const bool v6 = request.host.find(':') != std::string::npos && !is_bracketed(request.host);
   std::string text = request.method + " " + request.path +
                      " HTTP/1.1\r\nhost: " + (v6 ? "[" + request.host + "]" : request.host) + ":" +
                      std::to_string(request.port) + "\r\nconnection: close\r\n";
@@ -115,90 +122,15 @@ std::string request_text(const ClientRequest& request) {
 }
 
 // One read; 0 at the end of the input.
-Result<std::size_t> receive(int fd, std::string* buffer, Time deadline, const std::string& peer) {
-  std::array<char, 16 * 1024> chunk{};
+Result<std::size_t> receive(int fd, std::span<char> to, Time deadline, const std::string& peer) {
   while (true) {
-    const ssize_t got = ::recv(fd, chunk.data(), chunk.size(), 0);
-    if (got >= 0) {
-      buffer->append(chunk.data(), static_cast<std::size_t>(got));
-      return static_cast<std::size_t>(got);
-    }
+    const ssize_t got = ::recv(fd, to.data(), to.size(), 0);
+    if (got >= 0) return static_cast<std::size_t>(got);
     if (errno == EAGAIN) {
       TANDEM_TRY(wait_for(fd, POLLIN, deadline, peer));
     } else if (errno != EINTR) {
       return unavailable(peer + " closed the connection: " + std::strerror(errno));
     }
-  }
-}
-
-Status parse_response_head(std::string_view head, Response* response, const std::string& peer) {
-  const std::size_t end = head.find("\r\n");
-  const std::string_view line = head.substr(0, end);
-  const bool sound =
-      line.size() >= 12 && line.starts_with("HTTP/1.") && line[8] == ' ' &&
-      std::all_of(line.begin() + 9, line.begin() + 12, [](char c) { return c >= '0' && c <= '9'; });
-  if (!sound) return data_loss(peer + " did not answer in HTTP/1.1");
-  response->status = (line[9] - '0') * 100 + (line[10] - '0') * 10 + (line[11] - '0');
-  head.remove_prefix(end + 2);
-  while (true) {
-    const std::size_t stop = head.find("\r\n");
-    if (stop == std::string_view::npos || stop == 0) return {};
-    const std::string_view field = head.substr(0, stop);
-    head.remove_prefix(stop + 2);
-    const std::size_t colon = field.find(':');
-    if (colon == std::string_view::npos)
-      return data_loss(peer + " sent a header field without ':'");
-    std::string_view value = field.substr(colon + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t'))
-      value.remove_prefix(1);
-    response->headers.add(field.substr(0, colon), std::string(value));
-  }
-}
-
-// The rest of the response, of which `buffer` holds the first bytes.
-Status read_body(const ClientRequest& request,
-                 int fd,
-                 std::string buffer,
-                 Time deadline,
-                 const std::string& peer,
-                 Response* response) {
-  const bool bodiless =
-      request.method == "HEAD" || response->status == 204 || response->status == 304;
-  if (bodiless) return {};
-  const auto coding = response->headers.find("transfer-encoding");
-  const auto length_text = response->headers.find("content-length");
-  const std::size_t most = request.response_bytes_max;
-  std::optional<std::size_t> length;
-  if (!coding && length_text) {
-    std::size_t value = 0;
-    for (const char c : *length_text) {
-      if (c < '0' || c > '9' || value > most)
-        return data_loss(peer + " sent an unsound content-length");
-      value = value * 10 + static_cast<std::size_t>(c - '0');
-    }
-    length = value;
-  }
-  ChunkedDecoder decoder(most);
-  while (true) {
-    if (coding) {
-      buffer.erase(0, decoder.feed(buffer, &response->body));
-      if (decoder.error().failed()) return data_loss(peer + ": " + decoder.error().message);
-      if (decoder.done()) return {};
-    } else {
-      response->body.append(buffer);
-      buffer.clear();
-    }
-    if (response->body.size() > most || (length && *length > most)) {
-      return data_loss(peer + " sent more than " + std::to_string(most) + " bytes");
-    }
-    if (length && response->body.size() >= *length) {
-      response->body.resize(*length);
-      return {};
-    }
-    TANDEM_TRY(const std::size_t got, receive(fd, &buffer, deadline, peer));
-    if (got > 0) continue;
-    if (coding || length) return unavailable(peer + " closed the connection in mid-response");
-    return {};
   }
 }
 
@@ -208,24 +140,18 @@ Result<Response> request(const ClientRequest& request, Time deadline) {
   const std::string peer = request.host + ":" + std::to_string(request.port);
   TANDEM_TRY(const Socket socket, connect_any(request, deadline, peer));
   TANDEM_TRY(send_all(socket.fd(), request_text(request), deadline, peer));
-  std::string buffer;
-  Response response;
+  ResponseReader reader(request.method == "HEAD", request.response_bytes_max);
+  std::array<char, 16 * 1024> piece{};
   while (true) {
-    const std::size_t end = buffer.find("\r\n\r\n");
-    if (end != std::string::npos) {
-      response = Response();
-      TANDEM_TRY(parse_response_head(std::string_view(buffer).substr(0, end + 4), &response, peer));
-      buffer.erase(0, end + 4);
-      if (response.status >= 200) break;
-      continue;  // An interim response such as 100 Continue.
+    TANDEM_TRY(const std::size_t got, receive(socket.fd(), piece, deadline, peer));
+    if (got == 0) {
+      TANDEM_TRY(reader.end().with_context(peer));
+      return reader.take();
     }
-    if (buffer.size() > kHeadBytesMax)
-      return data_loss(peer + " sent a response head that is too long");
-    TANDEM_TRY(const std::size_t got, receive(socket.fd(), &buffer, deadline, peer));
-    if (got == 0) return unavailable(peer + " closed the connection without a response");
+    const auto whole = reader.feed({piece.data(), got});
+    if (!whole.ok()) return whole.status().with_context(peer);
+    if (*whole) return reader.take();
   }
-  TANDEM_TRY(read_body(request, socket.fd(), std::move(buffer), deadline, peer, &response));
-  return response;
 }
 
 Result<Response> get(const std::string& host,

@@ -13,7 +13,7 @@ namespace tandem::http {
 
 struct ClientRequest {
   std::string method = "GET";
-  std::string host;
+  std::string host;  ///< a name or an address; one of IPv6 with or without brackets
   std::uint16_t port = 0;
   std::string path = "/";
   Headers headers;

@@ -111,20 +111,6 @@ ParseError parse_request_line(std::string_view line, const Limits& limits, Reque
   return parse_target(request);
 }
 
-ParseError parse_field(std::string_view line, Headers* headers) {
-  if (line.front() == ' ' || line.front() == '\t')
-    return refuse(400, "folded header fields are not accepted");
-  const std::size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return refuse(400, "a header field has no ':'");
-  const std::string_view name = line.substr(0, colon);
-  if (!is_token(name)) return refuse(400, "a header field name is not a token");
-  const std::string_view value = trim(line.substr(colon + 1));
-  if (!std::all_of(value.begin(), value.end(), is_field_value_char))
-    return refuse(400, "header field " + to_lower(name) + " holds a control character");
-  headers->add(name, std::string(value));
-  return {};
-}
-
 ParseError read_content_length(const Headers& headers, const Limits& limits, Framing* framing) {
   if (headers.count("content-length") > 1)
     return refuse(400, "content-length is given more than once");
@@ -215,6 +201,20 @@ std::size_t find_control(std::string_view buffer, std::size_t pos) {
 }
 
 }  // namespace
+
+ParseError parse_field(std::string_view line, Headers* headers) {
+  if (line.starts_with(' ') || line.starts_with('\t'))
+    return refuse(400, "folded header fields are not accepted");
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return refuse(400, "a header field has no ':'");
+  const std::string_view name = line.substr(0, colon);
+  if (!is_token(name)) return refuse(400, "a header field name is not a token");
+  const std::string_view value = trim(line.substr(colon + 1));
+  if (!std::all_of(value.begin(), value.end(), is_field_value_char))
+    return refuse(400, "header field " + to_lower(name) + " holds a control character");
+  headers->add(name, std::string(value));
+  return {};
+}
 
 HeadScan scan_head(std::string_view buffer, const Limits& limits, std::size_t* scanned) {
   HeadScan scan;

@@ -1,4 +1,4 @@
-// The request side of HTTP/1.1 (RFC 9112) as pure functions: strict, bounded, no I/O.
+// The server's side of HTTP/1.1 (RFC 9112) as pure functions: strict, bounded, no I/O.
 #pragma once
 
 #include "common/http/message.h"
@@ -43,6 +43,10 @@ ParseError parse_head(std::string_view head,
                       const Limits& limits,
                       Request* request,
                       Framing* framing);
+
+/// Adds one header field, given without the end of its line; refuses what parse_head() refuses of
+/// one.
+ParseError parse_field(std::string_view line, Headers* headers);
 
 /// Looks for the end of a head in `buffer`, scanning from `*scanned` (kept between calls, so that
 /// arriving bytes are looked at once).

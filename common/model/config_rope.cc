@@ -30,9 +30,30 @@ Result<double> required_positive(const json::Field& field, std::string_view key,
   return *value;
 }
 
+/// By how much positions or waves are stretched; less than 1 would shrink them, towards none at
+/// all.
+Result<double> required_factor(const json::Field& field) {
+  TANDEM_TRY(const double factor, required_positive(field, "factor", kFactorMax));
+  if (factor < 1.0) {
+    return field.error(
+        fmt::format("factor: is {}, expected a number from 1 to {}", factor, kFactorMax));
+  }
+  return factor;
+}
+
+/// 0 is as good as missing.
+Result<std::optional<double>> optional_weight(const json::Field& field, std::string_view key) {
+  TANDEM_TRY(const std::optional<double> value, field.optional_double(key));
+  if (value && !(*value >= 0.0 && *value <= kFactorMax)) {
+    return field.error(
+        fmt::format("{}: is {}, expected a number from 0 to {}", key, *value, kFactorMax));
+  }
+  return value;
+}
+
 Status parse_llama3(const json::Field& field, RopeScaling& scaling) {
   constexpr auto kMax = static_cast<double>(kPositionCountMax);
-  TANDEM_TRY(scaling.factor, required_positive(field, "factor", kFactorMax));
+  TANDEM_TRY(scaling.factor, required_factor(field));
   TANDEM_TRY(scaling.low_freq_factor, required_positive(field, "low_freq_factor", kFactorMax));
   TANDEM_TRY(scaling.high_freq_factor, required_positive(field, "high_freq_factor", kFactorMax));
   TANDEM_TRY(scaling.original_position_count,
@@ -50,7 +71,7 @@ Status parse_yarn(const json::Field& field, const ModelConfig& config, RopeScali
   constexpr auto kMax = static_cast<double>(kPositionCountMax);
   TANDEM_TRY(const auto original, positive(field, "original_max_position_embeddings", kMax));
   scaling.original_position_count = original.value_or(static_cast<double>(config.position_count));
-  TANDEM_TRY(scaling.factor, required_positive(field, "factor", kFactorMax));
+  TANDEM_TRY(scaling.factor, required_factor(field));
   TANDEM_TRY(const auto beta_fast, positive(field, "beta_fast", kFactorMax));
   TANDEM_TRY(const auto beta_slow, positive(field, "beta_slow", kFactorMax));
   scaling.beta_fast = beta_fast.value_or(32.0);
@@ -61,8 +82,8 @@ Status parse_yarn(const json::Field& field, const ModelConfig& config, RopeScali
                                    scaling.beta_slow));
   }
   TANDEM_TRY(scaling.attention_factor, positive(field, "attention_factor", kFactorMax));
-  TANDEM_TRY(scaling.mscale, field.optional_double("mscale"));
-  TANDEM_TRY(scaling.mscale_all_dim, field.optional_double("mscale_all_dim"));
+  TANDEM_TRY(scaling.mscale, optional_weight(field, "mscale"));
+  TANDEM_TRY(scaling.mscale_all_dim, optional_weight(field, "mscale_all_dim"));
   TANDEM_TRY(const auto truncate, field.optional_bool("truncate"));
   scaling.truncate = truncate.value_or(true);
   return {};
@@ -83,7 +104,7 @@ Status parse_scaling(const json::Field& field, ModelConfig& config) {
   }
   if (*kind == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
-    TANDEM_TRY(scaling.factor, required_positive(field, "factor", kFactorMax));
+    TANDEM_TRY(scaling.factor, required_factor(field));
     return {};
   }
   if (*kind == "llama3") {

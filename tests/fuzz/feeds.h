@@ -52,4 +52,18 @@ void feed_template(Bytes bytes);
 /// A safetensors file.
 void feed_safetensors(Bytes bytes);
 
+/// A worker's HTTP response, to a router that asks. The first bytes say in which pieces it arrives;
+/// one of them, whether HEAD was asked.
+void feed_response(Bytes bytes);
+
+/// A model's config.json, generation_config.json and an override, with a NUL between them.
+void feed_config(Bytes bytes);
+
+/// A message of a session or of a pair, as Protocol Buffers; the first byte says which.
+void feed_wire(Bytes bytes);
+
+/// What a peer says to one half of the hand-off, and what goes on there meanwhile. The first byte
+/// says to which.
+void feed_sides(Bytes bytes);
+
 }  // namespace tandem::fuzz

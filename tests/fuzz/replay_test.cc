@@ -37,12 +37,16 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"argv", &feed_argv, 8},
+    {"config", &feed_config, 9},
     {"http", &feed_http, 8},
     {"json", &feed_json, 15},
+    {"response", &feed_response, 8},
     {"safetensors", &feed_safetensors, 6},
+    {"sides", &feed_sides, 6},
     {"template", &feed_template, 9},
     {"text", &feed_text, 5},
     {"tokenizer", &feed_tokenizer, 4},
+    {"wire", &feed_wire, 6},
     {"words", &feed_words, 5},
     {"yaml", &feed_yaml, 8},
 };
