@@ -20,7 +20,7 @@ void DecodeSide::landed(const UnitLanded& event, Out& out) {
       verify(*slot, event, out);
       break;
     case Rule::kNoteLanded:
-      if (event.crc_ok) note_landed(*slot, event);
+      note_landed(*slot, event);
       break;
     default:
       break;
@@ -57,13 +57,13 @@ void DecodeSide::verify(Slot& slot, const UnitLanded& event, Out& out) {
   const std::uint64_t units_max = std::uint64_t{slot.page_count} * options_.layout.part_count;
   if (unit >= units_max) {
     ++stats_.invalid;
-    begin_release(slot,
-                  data_loss("unit " + std::to_string(unit) + ": " +
-                            std::to_string(slot.page_count) + " pages of " +
-                            std::to_string(options_.layout.part_count) + " parts make " +
-                            std::to_string(units_max) + " units at most"),
-                  /*tell=*/true,
-                  out);
+    begin_release(
+        slot,
+        data_loss("unit " + std::to_string(unit) + ": " + std::to_string(slot.page_count) +
+                  " pages of " + std::to_string(options_.layout.part_count) + " parts make " +
+                  std::to_string(units_max) + " units at most"),
+        /*tell=*/true,
+        out);
     return;
   }
   const auto known = slot.units.find(unit);

@@ -46,14 +46,16 @@ bool PrefillSide::note_chunk(Sends::iterator it, const ChunkReady& event, Out& o
 
 void PrefillSide::pump_all(Out& out) {
   // One unit for each in turn, beginning after the one that got the last: no transfer starves.
-  bool cut = true;
-  while (cut && units_in_flight_ < options_.units_in_flight_max) {
-    cut = false;
+  bool sent = true;
+  while (sent && units_in_flight_ < options_.units_in_flight_max) {
+    sent = false;
     auto it = sends_.upper_bound(pump_after_);
     for (std::size_t n = sends_.size(); n > 0; --n) {
       if (it == sends_.end()) it = sends_.begin();
-      if (it->second.state == PrefillState::kSending && cut_one(it->second, out)) {
-        cut = true;
+      const PrefillState state = it->second.state;
+      const bool sends = state == PrefillState::kSending || state == PrefillState::kCommitted;
+      if (sends && send_one(it->second, out)) {
+        sent = true;
         pump_after_ = it->first;
       }
       ++it;
@@ -62,16 +64,36 @@ void PrefillSide::pump_all(Out& out) {
 }
 
 void PrefillSide::pump(Send& send, Out& out) {
-  while (cut_one(send, out)) {
+  while (send_one(send, out)) {
   }
 }
 
-/// Cuts and sends the next unit; false when nothing is ready and granted, or a limit is reached.
-bool PrefillSide::cut_one(Send& send, Out& out) {
+/// Sends a unit that is wanted again, or cuts the next one and sends that; false when there is none
+/// or a limit is reached.
+bool PrefillSide::send_one(Send& send, Out& out) {
   if (units_in_flight_ >= options_.units_in_flight_max ||
       send.in_flight >= options_.units_in_flight_per_transfer) {
     return false;
   }
+  if (send.wanted.empty()) return cut_one(send, out);
+  Unit& unit = send.units[send.wanted.front()];
+  if (!has_room(bytes_of(unit.range))) return false;
+  unit.wanted = false;
+  send.wanted.pop_front();
+  post(send, unit, out);
+  return true;
+}
+
+bool PrefillSide::has_room(std::uint64_t bytes) const {
+  return bytes_in_flight_ == 0 || bytes_in_flight_ + bytes <= options_.bytes_in_flight_max;
+}
+
+std::uint64_t PrefillSide::bytes_of(const UnitRange& range) const {
+  return part_bytes(options_.layout, range.first_part, range.part_count).length * range.page_count;
+}
+
+/// False when nothing is ready and granted, or there is no room for its bytes.
+bool PrefillSide::cut_one(Send& send, Out& out) {
   const std::uint16_t all = part_mask(0, options_.layout.part_count);
   const auto open_parts = [&](std::size_t p) {
     const Page& page = send.pages[p];
@@ -97,9 +119,7 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
          (open_parts(first + count) & mask) == mask) {
     ++count;
   }
-  if (bytes_in_flight_ > 0 && bytes_in_flight_ + bytes * count > options_.bytes_in_flight_max) {
-    return false;
-  }
+  if (!has_room(bytes * count)) return false;
   for (std::uint32_t p = first; p < first + count; ++p) {
     send.pages[p].cut_parts = static_cast<std::uint16_t>(send.pages[p].cut_parts | mask);
   }
@@ -129,7 +149,7 @@ void PrefillSide::post(Send& send, Unit& unit, Out& out) {
   ++unit.sends;
   ++send.in_flight;
   ++units_in_flight_;
-  bytes_in_flight_ += action.byte_range.length * range.page_count;
+  bytes_in_flight_ += bytes_of(range);
   ++stats_.units;
   out.emplace_back(std::move(action));
 }
@@ -144,8 +164,12 @@ void PrefillSide::resend(Sends::iterator it, const ResendMessage& message, Out& 
           out);
     return;
   }
-  ++stats_.units_bad_crc;
   Unit& unit = send.units[message.unit];
+  if (unit.wanted) {
+    ++stats_.out_of_order_dropped;
+    return;
+  }
+  ++stats_.units_bad_crc;
   if (unit.sends > options_.resends_max) {
     abort(it,
           data_loss("unit " + std::to_string(message.unit) + ": sent " +
@@ -153,7 +177,9 @@ void PrefillSide::resend(Sends::iterator it, const ResendMessage& message, Out& 
           out);
     return;
   }
-  post(send, unit, out);
+  unit.wanted = true;
+  send.wanted.push_back(message.unit);
+  pump(send, out);
 }
 
 void PrefillSide::send_done(const SendDone& event, Out& out) {
@@ -172,9 +198,7 @@ void PrefillSide::send_done(const SendDone& event, Out& out) {
   --unit.in_flight;
   --send.in_flight;
   --units_in_flight_;
-  bytes_in_flight_ -=
-      part_bytes(options_.layout, unit.range.first_part, unit.range.part_count).length *
-      unit.range.page_count;
+  bytes_in_flight_ -= bytes_of(unit.range);
   if (send.state == PrefillState::kDraining) {
     finish_if_drained(it, out);
   } else if (!event.ok) {

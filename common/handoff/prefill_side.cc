@@ -338,6 +338,8 @@ std::uint64_t PrefillSide::fingerprint() const {
       f.add((std::uint64_t{u.in_flight} << 32U) | (std::uint64_t{u.sends} << 1U) |
             (u.done ? 1U : 0U));
     }
+    for (const std::uint32_t unit : s.wanted)
+      f.add(unit);
     f.add(s.tell_drained ? 1 : 0).add(static_cast<std::uint64_t>(s.end_status.code()));
   }
   for (const Ended& e : ended_) {

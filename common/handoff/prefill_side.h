@@ -147,7 +147,8 @@ class PrefillSide {
     UnitRange range;
     std::uint32_t in_flight = 0;
     std::uint32_t sends = 0;
-    bool done = false;  ///< sent well at least once
+    bool done = false;    ///< sent well at least once
+    bool wanted = false;  ///< once more, when a limit allows it
   };
 
   struct Send {
@@ -161,6 +162,7 @@ class PrefillSide {
     std::vector<Page> pages;      ///< of the whole prompt
     std::uint32_t scan_from = 0;  ///< pages before it are cut entirely
     std::vector<Unit> units;
+    std::deque<std::uint32_t> wanted;  ///< units, in the order in which decode asked for them
     std::uint32_t in_flight = 0;
     std::uint32_t units_done = 0;
     std::uint64_t digest = 0;
@@ -199,7 +201,10 @@ class PrefillSide {
   bool note_chunk(Sends::iterator it, const ChunkReady& event, Out& out);
   void pump_all(Out& out);
   void pump(Send& send, Out& out);
+  bool send_one(Send& send, Out& out);
   bool cut_one(Send& send, Out& out);
+  [[nodiscard]] bool has_room(std::uint64_t bytes) const;
+  [[nodiscard]] std::uint64_t bytes_of(const UnitRange& range) const;
   void post(Send& send, Unit& unit, Out& out);
   static void try_commit(Send& send, Out& out);
   static void tell_cancel(const Send& send, const Status& reason, Out& out);

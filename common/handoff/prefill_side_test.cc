@@ -115,6 +115,35 @@ TEST(PrefillSide, SourcePagesAreKeptUntilTheOwnSendsHaveEnded) {
   }
 }
 
+TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitsToo) {
+  SideOptions o = options(kP);
+  o.units_in_flight_max = 2;
+  P p(o);
+  p.feed(StartSend{kKey, kD, 11, kDeadline});
+  p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0});
+  p.feed(FirstToken{kKey, {5, ""}});
+  EXPECT_EQ(p.side.units_in_flight(), 2U);
+  const FromDecode first{kD, ResendMessage{name_at_prefill(), 0}};
+  const FromDecode second{kD, ResendMessage{name_at_prefill(), 1}};
+  EXPECT_TRUE(p.feed(first).empty());
+  EXPECT_TRUE(p.feed(first).empty()) << "asking twice is asking once";
+  EXPECT_TRUE(p.feed(second).empty());
+  EXPECT_EQ(p.side.stats().units_bad_crc, 2U);
+  auto sent = all<SendUnit>(p.feed(SendDone{name_at_prefill(), 1, true, 1}));
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0].range.unit, 0U) << "in the order in which they were asked for";
+  EXPECT_EQ(p.side.units_in_flight(), 2U);
+  auto out = p.feed(SendDone{name_at_prefill(), 0, true, 1});
+  EXPECT_EQ(messages<CommitMessage>(out).size(), 1U) << "all units were sent once";
+  sent = all<SendUnit>(out);
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0].range.unit, 1U) << "also when the commit is said";
+  EXPECT_EQ(all<SendUnit>(p.feed(SendDone{name_at_prefill(), 0, true, 1})).size(), 0U);
+  p.feed(SendDone{name_at_prefill(), 1, true, 1});
+  EXPECT_EQ(p.side.units_in_flight(), 0U);
+}
+
 TEST(PrefillSide, LateGrantsOfAnEndedRequestHearTheReason) {
   P p(options(kP));
   p.feed(StartSend{kKey, kD, 11, kDeadline});

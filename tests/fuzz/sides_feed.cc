@@ -1,6 +1,7 @@
 // Both halves of the hand-off with an honest engine behind them and a peer that may say anything.
 #include "common/handoff/decode_side.h"
 #include "common/handoff/prefill_side.h"
+#include "common/transfer/landing_table.h"
 #include "common/worker/handoff_wire.h"
 #include "tests/fuzz/feeds.h"
 
@@ -27,6 +28,14 @@ constexpr std::uint64_t kDecode = 22;
 constexpr Duration kForever = seconds(1'000'000);
 constexpr std::uint32_t kPageTokens = 4;
 constexpr std::uint32_t kParts = 2;
+constexpr std::uint32_t kPartBytes = 256;
+
+std::vector<std::uint64_t> part_offsets() {
+  std::vector<std::uint64_t> offsets;
+  for (std::uint32_t part = 0; part <= kParts; ++part)
+    offsets.push_back(std::uint64_t{part} * kPartBytes);
+  return offsets;
+}
 
 SideOptions small_options(std::uint64_t incarnation) {
   SideOptions options;
@@ -36,8 +45,8 @@ SideOptions small_options(std::uint64_t incarnation) {
                     .kv_head_count = 1,
                     .head_dim = 8,
                     .dtype = "f32",
-                    .page_bytes = 512,
-                    .page_stride_bytes = 512,
+                    .page_bytes = kParts * kPartBytes,
+                    .page_stride_bytes = kParts * kPartBytes,
                     .part_count = kParts,
                     .model_digest = {},
                     .weight_version = {},
@@ -239,7 +248,8 @@ class PrefillWorld {
         std::ranges::all_of(unit.source_pages,
                             [&](std::uint32_t page) { return found->second.ready.contains(page); }),
         "which are final");
-    must(unit.byte_range.offset + unit.byte_range.length <= 512, "a part is within its page");
+    must(unit.byte_range.offset + unit.byte_range.length <= kParts * kPartBytes,
+         "a part is within its page");
     ++found->second.in_flight;
     in_flight_.push_back(unit);
     must(in_flight_.size() <= 6, "no more are under way than may be");
@@ -271,6 +281,8 @@ class DecodeWorld {
       act();
     now_ = now_ + kForever;
     feed(TimePassed{});
+    while (!landing_.empty())
+      finish_unit(true);
     while (!closing_.empty())
       close_one();
     must(side_.active_count() == 0 && receives_.empty(), "every transfer ends");
@@ -281,8 +293,9 @@ class DecodeWorld {
   struct Received {
     std::uint32_t first_page = 0;
     std::vector<std::uint32_t> pages;  ///< opened for landing, in order
-    std::vector<std::uint8_t> good;    ///< parts of each that landed well
-    std::map<std::uint32_t, UnitLanded> units;
+    std::vector<std::uint32_t> good;   ///< parts of each that landed well
+    std::uint32_t units = 0;           ///< that did
+    std::uint64_t digest = 0;          ///< of them
     std::uint32_t page_count = 0;
     std::uint32_t asked = 0;
     bool opened = false;
@@ -296,8 +309,9 @@ class DecodeWorld {
       case 1:
         return give_pages();
       case 2:
+        return begin_unit();
       case 3:
-        return land();
+        return finish_unit((script_->next() & 3U) != 0);
       case 4:
         return close_one();
       case 5:
@@ -351,49 +365,65 @@ class DecodeWorld {
     feed(event);
   }
 
-  void land() {
+  /// A unit's header has come.
+  void begin_unit() {
     const auto to = any();
-    if (to == receives_.end() || !to->second.opened || to->second.closed) return;
-    UnitLanded event{.name = to->first,
-                     .range = {.unit = script_->next(),
-                               .first_page = script_->next(),
-                               .page_count = script_->next() % 8U,
-                               .first_part = static_cast<std::uint16_t>(script_->next() % 3U),
-                               .part_count = static_cast<std::uint16_t>(script_->next() % 3U)},
-                     .crc = 7,
-                     .crc_ok = (script_->next() & 3U) != 0};
-    note(to->second, event);
-    feed(event);
+    if (to == receives_.end()) return;
+    const Received& received = to->second;
+    transfer::UnitHeader header{.name = to->first,
+                                .unit = script_->next(),
+                                .first_page = script_->next(),
+                                .page_count = script_->next() % 8U,
+                                .page_offset = 0,
+                                .page_length = 0,
+                                .first_part = static_cast<std::uint16_t>(script_->next() % 3U),
+                                .part_count = static_cast<std::uint16_t>(script_->next() % 4U)};
+    header.page_offset = header.first_part * kPartBytes;
+    header.page_length = header.part_count * kPartBytes;
+    transfer::Landing landing;
+    if (table_.begin(header, &landing) != transfer::LandingVerdict::kLand) return;
+    must(!received.closed, "nothing lands where all is closed");
+    const std::size_t first = header.first_page - received.first_page;
+    must(landing.pages.size() == header.page_count && header.page_count > 0 &&
+             first + header.page_count <= received.pages.size() &&
+             std::equal(landing.pages.begin(), landing.pages.end(), received.pages.begin() + first),
+         "a unit lands in its own pages");
+    landing_.push_back(landing);
   }
 
-  static void note(Received& received, const UnitLanded& event) {
-    const UnitRange& range = event.range;
-    if (range.first_page < received.first_page || range.page_count == 0 || range.part_count == 0 ||
-        range.first_part + range.part_count > static_cast<int>(kParts))
-      return;
-    const std::size_t first = range.first_page - received.first_page;
-    if (first + range.page_count > received.pages.size()) return;
-    const auto mask =
-        static_cast<std::uint8_t>(((1U << range.part_count) - 1U) << range.first_part);
-    for (std::size_t page = first; page < first + range.page_count; ++page) {
-      std::uint8_t& good = received.good[page];
-      good = static_cast<std::uint8_t>(event.crc_ok ? good | mask : good & ~mask);
+  /// Its bytes are there, as they were sent or not.
+  void finish_unit(bool good) {
+    if (landing_.empty()) return;
+    const transfer::Landing landing = std::move(landing_.front());
+    landing_.pop_front();
+    const transfer::UnitHeader& header = landing.header;
+    const UnitLanded event{.name = header.name,
+                           .range = {.unit = header.unit,
+                                     .first_page = header.first_page,
+                                     .page_count = header.page_count,
+                                     .first_part = header.first_part,
+                                     .part_count = header.part_count},
+                           .crc = 7,
+                           .crc_ok = good};
+    if (good) {
+      Received& received = receives_.at(header.name);
+      for (std::size_t page = 0; page < header.page_count; ++page)
+        received.good[header.first_page - received.first_page + page] += header.part_count;
+      received.digest += unit_digest(event.range, event.crc);
+      ++received.units;
     }
-    if (event.crc_ok)
-      received.units.try_emplace(range.unit, event);
-    else
-      received.units.erase(range.unit);
+    const bool closed = table_.finish(landing, good);
+    feed(event);
+    if (closed) closing_.push_back(header.name);
   }
 
   void commit() {
     const auto to = any();
     if (to == receives_.end()) return;
-    CommitMessage message{.name = to->first,
-                          .payload = {5, std::string(script_->next() % 80U, 's')},
-                          .unit_count = static_cast<std::uint32_t>(to->second.units.size()),
-                          .digest = script_->next() & 1U};
-    for (const auto& [unit, landed] : to->second.units)
-      message.digest += unit_digest(landed.range, landed.crc);
+    const CommitMessage message{.name = to->first,
+                                .payload = {5, std::string(script_->next() % 80U, 's')},
+                                .unit_count = to->second.units,
+                                .digest = to->second.digest + (script_->next() & 1U)};
     feed(FromPrefill{kPrefill, message});
   }
 
@@ -438,11 +468,12 @@ class DecodeWorld {
     received.opened = true;
     received.pages.insert(received.pages.end(), open.pages.begin(), open.pages.end());
     received.good.resize(received.pages.size());
+    table_.open(open.name, open.first_page, open.pages);
   }
 
   void take(const CloseLanding& close) {
     must(receives_.at(close.name).opened, "what is closed was open");
-    closing_.push_back(close.name);
+    if (table_.close(close.name)) closing_.push_back(close.name);
   }
 
   void take(const ToPrefill& /*to*/) {}
@@ -450,8 +481,7 @@ class DecodeWorld {
   void take(const Deliver& deliver) {
     const Received& received = end(deliver.name, deliver.pages);
     must(deliver.pages.size() == received.page_count, "what is delivered is whole");
-    must(std::ranges::all_of(received.good,
-                             [](std::uint8_t good) { return good == (1U << kParts) - 1U; }),
+    must(std::ranges::all_of(received.good, [](std::uint32_t good) { return good == kParts; }),
          "and has landed well");
     receives_.erase(deliver.name);
   }
@@ -461,7 +491,7 @@ class DecodeWorld {
     must(release.verified_tokens <= received.pages.size() * kPageTokens,
          "no more is kept than came");
     for (std::size_t page = 0; page < release.verified_tokens / kPageTokens; ++page)
-      must(received.good[page] == (1U << kParts) - 1U, "and that has landed well");
+      must(received.good[page] == kParts, "and that has landed well");
     receives_.erase(release.name);
   }
 
@@ -484,8 +514,10 @@ class DecodeWorld {
   Time now_{0};
   StartReceive starting_;
   std::map<TransferName, Received> receives_;  ///< that the side has to end
-  std::deque<TransferName> closing_;
-  std::set<std::uint32_t> out_;  ///< pages that the side holds
+  transfer::LandingTable table_{{.pool_pages = 1U << 20U, .part_offsets = part_offsets()}};
+  std::deque<transfer::Landing> landing_;
+  std::deque<TransferName> closing_;  ///< closed, which the side does not know yet
+  std::set<std::uint32_t> out_;       ///< pages that the side holds
   std::uint32_t next_page_ = 0;
 };
 
