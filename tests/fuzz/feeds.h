@@ -59,6 +59,9 @@ void feed_response(Bytes bytes);
 /// A model's config.json, generation_config.json and an override, with a NUL between them.
 void feed_config(Bytes bytes);
 
+/// The body of a request to the API; the first byte says to which route.
+void feed_request(Bytes bytes);
+
 /// A message of a session or of a pair, as Protocol Buffers; the first byte says which.
 void feed_wire(Bytes bytes);
 

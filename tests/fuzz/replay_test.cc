@@ -40,6 +40,7 @@ constexpr Row kRows[] = {
     {"config", &feed_config, 9},
     {"http", &feed_http, 8},
     {"json", &feed_json, 15},
+    {"request", &feed_request, 12},
     {"response", &feed_response, 8},
     {"safetensors", &feed_safetensors, 6},
     {"sides", &feed_sides, 6},
