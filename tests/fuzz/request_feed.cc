@@ -76,6 +76,9 @@ class Recorder final : public http::ResponseWriter {
 
   [[nodiscard]] const http::Response& response() const { return response_; }
 
+  /// The connection goes on to the next request.
+  void let_go() { disconnected_ = nullptr; }
+
   [[nodiscard]] bool over() const { return over_; }
 
   [[nodiscard]] bool failed() const { return failed_; }
@@ -278,6 +281,7 @@ void feed_request(Bytes bytes) {
   }
 
   must(writer->over(), "every request is answered");
+  writer->let_go();
   const http::Response& response = writer->response();
   const bool expected = response.status == 200 || (response.status >= 400 && response.status < 500);
   must(expected, "what a client sends is never the server's fault");
