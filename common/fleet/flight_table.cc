@@ -259,6 +259,18 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
     }
     return;
   }
+  const std::int64_t end = event.first_index + static_cast<std::int64_t>(event.tokens.size());
+  if (end > flight.request->sampling.max_new_tokens) {
+    // Who does not keep count of tokens is not asked again; and what is kept of them is bounded.
+    flight.tried.insert(worker);
+    end_attempt(flight, std::nullopt, out);
+    retry(it,
+          data_loss("a worker sent token " + std::to_string(end) + " of a request for " +
+                    std::to_string(flight.request->sampling.max_new_tokens)),
+          now,
+          out);
+    return;
+  }
   if (from_prefill) {
     flight.prefill_done = true;
   } else if (flight.placement->prefill) {

@@ -111,6 +111,41 @@ TEST(FlightTable, LostWorkerIsReplacedAndContinuesWithWhatTheClientHas) {
   EXPECT_EQ(emitted[0].event.first_index, 2);
 }
 
+TEST(FlightTable, AWorkerThatSendsMoreThanWasAskedForIsReplaced) {
+  // All at once, and far ahead of what is still missing.
+  for (const std::int32_t first : {2, 1000}) {
+    SCOPED_TRACE(first);
+    Book book;
+    ASSERT_TRUE(book.table.begin(request_of(7, 4), {}, book.out).ok());
+    book.table.on_event({1}, tokens({7}, 0, 2), {}, book.out);
+    book.take();
+    book.table.on_event({1}, tokens({7}, first, 3), {}, book.out);
+    const auto actions = book.take();
+    EXPECT_TRUE(all<Emit>(actions).empty());
+    ASSERT_EQ(all<AbortAt>(actions).size(), 1U);
+    EXPECT_EQ(all<AbortAt>(actions)[0].worker, WorkerKey{1});
+    ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
+    EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
+    EXPECT_EQ(all<SubmitTo>(actions)[0].request->resumed_output_ids,
+              (std::vector<core::TokenId>{100, 101}));
+    // Nor does any other one keep count: the request ends, and says why.
+    std::vector<Emit> emitted;
+    std::vector<SubmitTo> next = all<SubmitTo>(actions);
+    for (int turn = 0; turn < 20 && emitted.empty(); ++turn) {
+      for (const SubmitTo& submit : next)
+        book.table.on_event(submit.worker, tokens(submit.request->id, 2, 3), Time{0}, book.out);
+      if (book.out.empty()) book.table.on_time(*book.table.next_deadline(), book.out);
+      const auto turned = book.take();
+      next = all<SubmitTo>(turned);
+      emitted = all<Emit>(turned);
+    }
+    ASSERT_EQ(emitted.size(), 1U);
+    EXPECT_EQ(emitted[0].event.finish->status.code(), Code::kDataLoss);
+    EXPECT_NE(emitted[0].event.finish->status.message().find("token 5 of a request for 4"),
+              std::string::npos);
+  }
+}
+
 TEST(FlightTable, WithoutAnotherWorkerItWaitsAndThenFailsCleanly) {
   Book book;
   book.main = {{1}};
