@@ -181,7 +181,7 @@ void Fleet::publish(Time now) {
   const FlightStats& stats = flights_.stats();
   next.router_json = fmt::format(
       R"({{"active":{},"queued":{},"started":{},"retried":{},"failed":{},"stale_events":{},"repeated_tokens":{},)"
-      R"("differing_tokens":{},"prefix_tokens":{},"prefix_trims":{}}})",
+      R"("differing_tokens":{},"miscounted":{},"prefix_tokens":{},"prefix_trims":{}}})",
       flights_.active_count(),
       queue_.size(),
       stats.started,
@@ -190,6 +190,7 @@ void Fleet::publish(Time now) {
       stats.stale_events,
       stats.repeated_tokens,
       stats.differing_tokens,
+      stats.miscounted,
       prefixes_.tokens(),
       prefix_trims_);
   const std::string why = missing.empty() ? "" : " (last error: " + missing + ")";

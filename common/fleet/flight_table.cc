@@ -83,6 +83,7 @@ bool FlightTable::launch(Flights::iterator it, Out& out) {
   flight.prefill_done = false;
   flight.decode_started = false;
   flight.early.clear();
+  flight.output_before = flight.output.size();
   wire_to_client_[flight.wire_id] = it->first;
   note_use(flight, true);
   const Placement& placement = *flight.placement;
@@ -234,6 +235,37 @@ void FlightTable::take(Flights::iterator it, core::TokenEvent&& event, Out& out)
   out.emplace_back(Emit{std::move(event)});
 }
 
+/// Whether an event says what can follow what the client has: no token beyond those that were asked
+/// for, and none left out, but the one that prefill has to send. What is kept of a flight is
+/// bounded so, whatever workers say.
+Status FlightTable::check_count(const Flight& flight,
+                                const core::TokenEvent& event,
+                                bool from_prefill) {
+  const core::Request& request = *flight.request;
+  const std::int64_t end = event.first_index + static_cast<std::int64_t>(event.tokens.size());
+  if (end > request.sampling.max_new_tokens) {
+    return data_loss("a worker sent token " + std::to_string(end) + " of a request for " +
+                     std::to_string(request.sampling.max_new_tokens));
+  }
+  if (event.prompt_logprobs.size() > request.input_ids.size()) {
+    return data_loss("a worker sent logprobs of " + std::to_string(event.prompt_logprobs.size()) +
+                     " tokens of a prompt of " + std::to_string(request.input_ids.size()));
+  }
+  auto next = static_cast<std::int64_t>(flight.output.size());
+  if (!flight.early.empty() && !from_prefill) {
+    const core::TokenEvent& last = flight.early.back();
+    next = last.first_index + static_cast<std::int64_t>(last.tokens.size());
+  } else if (flight.placement->prefill && !from_prefill &&
+             flight.output.size() == flight.output_before) {
+    ++next;
+  }
+  if (event.first_index > next) {
+    return data_loss("a worker sent token " + std::to_string(event.first_index) + " where " +
+                     std::to_string(next) + " was the next one");
+  }
+  return {};
+}
+
 void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, Out& out) {
   const auto it = by_wire(worker, event.request);
   if (it == flights_.end()) {
@@ -259,17 +291,12 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
     }
     return;
   }
-  const std::int64_t end = event.first_index + static_cast<std::int64_t>(event.tokens.size());
-  if (end > flight.request->sampling.max_new_tokens) {
-    // Who does not keep count of tokens is not asked again; and what is kept of them is bounded.
+  if (Status counted = check_count(flight, event, from_prefill); !counted.ok()) {
+    if (from_prefill && flight.handed_over()) return;
+    ++stats_.miscounted;
     flight.tried.insert(worker);
     end_attempt(flight, std::nullopt, out);
-    retry(it,
-          data_loss("a worker sent token " + std::to_string(end) + " of a request for " +
-                    std::to_string(flight.request->sampling.max_new_tokens)),
-          now,
-          out);
-    return;
+    return retry(it, counted, now, out);
   }
   if (from_prefill) {
     flight.prefill_done = true;
@@ -277,7 +304,7 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
     flight.decode_started = true;
   }
   if (event.first_index > static_cast<std::int32_t>(flight.output.size())) {
-    flight.early.insert_or_assign(event.first_index, std::move(event));
+    flight.early.push_back(std::move(event));
     return;
   }
   while (true) {
@@ -289,12 +316,11 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
       flights_.erase(it);
       return;
     }
-    const auto first = flight.early.begin();
-    if (first == flight.early.end() ||
-        first->first > static_cast<std::int32_t>(flight.output.size()))
+    if (flight.early.empty() ||
+        flight.early.front().first_index > static_cast<std::int32_t>(flight.output.size()))
       return;
-    event = std::move(first->second);
-    flight.early.erase(first);
+    event = std::move(flight.early.front());
+    flight.early.pop_front();
   }
 }
 

@@ -8,6 +8,7 @@
 #include "common/core/request.h"
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -78,6 +79,7 @@ struct FlightStats {
   std::uint64_t stale_events = 0;      ///< of attempts that are over
   std::uint64_t repeated_tokens = 0;   ///< dropped: the client had them
   std::uint64_t differing_tokens = 0;  ///< a repeated token that was not the same: promise 1 broken
+  std::uint64_t miscounted = 0;        ///< attempts whose worker left tokens out or sent too many
   std::uint64_t failed = 0;
 };
 
@@ -142,7 +144,8 @@ class FlightTable {
     /// is P's to send.
     [[nodiscard]] bool handed_over() const { return prefill_done && decode_started; }
 
-    std::map<std::int32_t, core::TokenEvent> early;  // D's events that overtook P's token
+    std::size_t output_before = 0;       // of it, when this attempt began
+    std::deque<core::TokenEvent> early;  // D's events that overtook P's token, in order
     std::set<WorkerKey> tried;
     std::set<WorkerKey> too_short;  ///< of tried: they have no room for it, now or later
     std::optional<Time> wait_until;
@@ -162,6 +165,7 @@ class FlightTable {
     std::int64_t tokens = 0;
   };
 
+  static Status check_count(const Flight& flight, const core::TokenEvent& event, bool from_prefill);
   Flights::iterator by_wire(WorkerKey worker, core::RequestId wire_id);
   bool launch(Flights::iterator it, Out& out);
   bool next_attempt(Flights::iterator it, Out& out);

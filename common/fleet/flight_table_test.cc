@@ -1,6 +1,7 @@
 #include "common/fleet/flight_table.h"
 
 #include "common/base/random.h"
+#include "common/fleet/flight_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -9,68 +10,6 @@
 
 namespace tandem::fleet {
 namespace {
-
-core::Request request_of(std::uint64_t id, std::int32_t max_new_tokens = 4) {
-  core::Request request;
-  request.id = {id};
-  request.input_ids = {1, 2, 3};
-  request.sampling.max_new_tokens = max_new_tokens;
-  return request;
-}
-
-/// The token at an output index of every request: the same on all workers, as promise 1 has it.
-core::TokenId token_at(std::int32_t index) {
-  return 100 + index;
-}
-
-core::TokenEvent tokens(core::RequestId id,
-                        std::int32_t first,
-                        std::int32_t count,
-                        bool finish = false) {
-  core::TokenEvent event;
-  event.request = id;
-  event.first_index = first;
-  for (std::int32_t i = 0; i < count; ++i)
-    event.tokens.push_back(token_at(first + i));
-  if (finish) event.finish = core::FinishReason{core::FinishKind::kLength, std::nullopt, {}};
-  return event;
-}
-
-template <class T>
-std::vector<T> all(const std::vector<FlightAction>& actions) {
-  std::vector<T> found;
-  for (const auto& action : actions) {
-    if (const T* match = std::get_if<T>(&action)) found.push_back(*match);
-  }
-  return found;
-}
-
-struct Book {
-  std::vector<WorkerKey> prefill;
-  std::vector<WorkerKey> main{{1}, {2}};
-  std::uint64_t next_wire = 1000;
-  FlightTable table{
-      {.draw_id = [this] { return core::RequestId{next_wire++}; }},
-      [this](const core::Request&, const std::set<WorkerKey>& tried) { return pick(tried); }};
-  std::vector<FlightAction> out;
-
-  std::optional<Placement> pick(const std::set<WorkerKey>& tried) const {
-    const auto choose = [&](const std::vector<WorkerKey>& from) -> std::optional<WorkerKey> {
-      for (const WorkerKey key : from) {
-        if (!tried.contains(key)) return key;
-      }
-      return std::nullopt;
-    };
-    const auto chosen = choose(main);
-    if (!chosen) return std::nullopt;
-    if (prefill.empty()) return Placement{*chosen, std::nullopt};
-    const auto first = choose(prefill);
-    if (!first) return std::nullopt;
-    return Placement{*chosen, first};
-  }
-
-  std::vector<FlightAction> take() { return std::exchange(out, {}); }
-};
 
 TEST(FlightTable, UnifiedRequestRunsThrough) {
   Book book;
@@ -109,41 +48,6 @@ TEST(FlightTable, LostWorkerIsReplacedAndContinuesWithWhatTheClientHas) {
   ASSERT_EQ(emitted.size(), 1U);
   EXPECT_EQ(emitted[0].event.request, core::RequestId{7});
   EXPECT_EQ(emitted[0].event.first_index, 2);
-}
-
-TEST(FlightTable, AWorkerThatSendsMoreThanWasAskedForIsReplaced) {
-  // All at once, and far ahead of what is still missing.
-  for (const std::int32_t first : {2, 1000}) {
-    SCOPED_TRACE(first);
-    Book book;
-    ASSERT_TRUE(book.table.begin(request_of(7, 4), {}, book.out).ok());
-    book.table.on_event({1}, tokens({7}, 0, 2), {}, book.out);
-    book.take();
-    book.table.on_event({1}, tokens({7}, first, 3), {}, book.out);
-    const auto actions = book.take();
-    EXPECT_TRUE(all<Emit>(actions).empty());
-    ASSERT_EQ(all<AbortAt>(actions).size(), 1U);
-    EXPECT_EQ(all<AbortAt>(actions)[0].worker, WorkerKey{1});
-    ASSERT_EQ(all<SubmitTo>(actions).size(), 1U);
-    EXPECT_EQ(all<SubmitTo>(actions)[0].worker, WorkerKey{2});
-    EXPECT_EQ(all<SubmitTo>(actions)[0].request->resumed_output_ids,
-              (std::vector<core::TokenId>{100, 101}));
-    // Nor does any other one keep count: the request ends, and says why.
-    std::vector<Emit> emitted;
-    std::vector<SubmitTo> next = all<SubmitTo>(actions);
-    for (int turn = 0; turn < 20 && emitted.empty(); ++turn) {
-      for (const SubmitTo& submit : next)
-        book.table.on_event(submit.worker, tokens(submit.request->id, 2, 3), Time{0}, book.out);
-      if (book.out.empty()) book.table.on_time(*book.table.next_deadline(), book.out);
-      const auto turned = book.take();
-      next = all<SubmitTo>(turned);
-      emitted = all<Emit>(turned);
-    }
-    ASSERT_EQ(emitted.size(), 1U);
-    EXPECT_EQ(emitted[0].event.finish->status.code(), Code::kDataLoss);
-    EXPECT_NE(emitted[0].event.finish->status.message().find("token 5 of a request for 4"),
-              std::string::npos);
-  }
 }
 
 TEST(FlightTable, WithoutAnotherWorkerItWaitsAndThenFailsCleanly) {

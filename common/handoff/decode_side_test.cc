@@ -142,6 +142,20 @@ TEST(DecodeSide, BadUnitsAreAskedForAgainAndThenGivenUp) {
   EXPECT_NE(messages<CancelMessage>(out)[0].reason.find("unit 1"), std::string::npos);
 }
 
+TEST(DecodeSide, WhatLandsBadlyIsNotKeptWhenTheTransferIsGivenUp) {
+  D d(options(kD));
+  d.feed(PeerLinked{kP});
+  const TransferName name = all<ReceiveStarted>(d.feed(start_receive()))[0].name;
+  d.feed(PagesAvailable{name, {8, 9, 10}});
+  d.feed(unit(name, 0, 0));
+  d.feed(unit(name, 1, 1));
+  d.feed(CancelReceive{7, 0, cancelled("left")});
+  d.feed(unit(name, 1, 1, false));
+  const auto out = d.feed(LandingClosed{name});
+  ASSERT_EQ(all<Release>(out).size(), 1U);
+  EXPECT_EQ(all<Release>(out)[0].verified_tokens, 4U) << "the first page alone";
+}
+
 TEST(DecodeSide, ThereAreNoMoreUnitsThanPartsOfPages) {
   for (const bool good : {true, false}) {
     SCOPED_TRACE(good);

@@ -45,7 +45,8 @@ bool PrefillSide::note_chunk(Sends::iterator it, const ChunkReady& event, Out& o
 }
 
 void PrefillSide::pump_all(Out& out) {
-  // One unit for each in turn, beginning after the one that got the last: no transfer starves.
+  // One unit for each in turn, beginning after the one that got the last: no transfer starves, as
+  // long as units that do not fit into what is left of bytes_in_flight_max are as large as others.
   bool sent = true;
   while (sent && units_in_flight_ < options_.units_in_flight_max) {
     sent = false;

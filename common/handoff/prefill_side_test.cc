@@ -115,7 +115,23 @@ TEST(PrefillSide, SourcePagesAreKeptUntilTheOwnSendsHaveEnded) {
   }
 }
 
-TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitsToo) {
+TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitOfBytes) {
+  SideOptions o = options(kP);
+  // A unit of two pages and one of one, of 512 bytes each.
+  o.bytes_in_flight_max = 1536;
+  P p(o);
+  p.feed(StartSend{kKey, kD, 11, kDeadline});
+  p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  EXPECT_EQ(all<SendUnit>(p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0})).size(), 2U);
+  EXPECT_TRUE(p.feed(FromDecode{kD, ResendMessage{name_at_prefill(), 0}}).empty());
+  EXPECT_TRUE(all<SendUnit>(p.feed(SendDone{name_at_prefill(), 1, true, 1})).empty())
+      << "one page is free, and two are wanted";
+  const auto sent = all<SendUnit>(p.feed(SendDone{name_at_prefill(), 0, true, 1}));
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0].range.unit, 0U);
+}
+
+TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitOfUnits) {
   SideOptions o = options(kP);
   o.units_in_flight_max = 2;
   P p(o);

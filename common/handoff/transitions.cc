@@ -82,9 +82,11 @@ constexpr std::array<RuleText, kRules> kRuleTexts = {{
     {"send", "Remember the source pages; send those that are granted."},
     {"token", "Keep the first token; all units sent: send Commit. → Committed"},
     {"done",
-     "One send less in flight. Failed: tell Cancel → Draining. All sent and token there: "
-     "send Commit → Committed. Draining and none left: ReleaseSource → None"},
-    {"again", "Send the unit once more; too often: tell Cancel. → Draining"},
+     "One send less in flight: send what waits. Failed: tell Cancel → Draining. All sent and "
+     "token there: send Commit → Committed. Draining and none left: ReleaseSource → None"},
+    {"again",
+     "Send the unit once more as soon as the limits of what is in flight allow it; waiting for "
+     "that already: nothing. Too often: tell Cancel. → Draining"},
     {"accept",
      "The transfer has succeeded; when no send is in flight ReleaseSource(ok). → "
      "Draining, None"},
@@ -106,9 +108,9 @@ constexpr std::array<RuleText, kRules> kRuleTexts = {{
      "rest."},
     {"verify",
      "CRC good: mark the parts, ask for more pages when the window has moved, deliver "
-     "when complete. CRC bad: send Resend, or after resends_max give up: tell Cancel. → "
-     "Receiving, Delivering, Releasing"},
-    {"keep", "CRC good: mark the parts; they count for verified_tokens."},
+     "when complete. CRC bad: send Resend, or after resends_max give up: tell Cancel. A number "
+     "that no unit can have: tell Cancel. → Receiving, Delivering, Releasing"},
+    {"keep", "CRC good: mark the parts; they count for verified_tokens. Bad: they do not."},
     {"commit",
      "Keep the commit; when all pages are verified check unit count and digest: good → "
      "Delivering, bad: tell Cancel → Releasing"},

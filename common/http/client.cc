@@ -1,6 +1,7 @@
 #include "common/http/client.h"
 
 #include "common/base/clock.h"
+#include "common/base/host.h"
 #include "common/http/response_reader.h"
 
 #include <netdb.h>
@@ -69,18 +70,12 @@ Result<Socket> connect_one(const addrinfo& address, Time deadline, const std::st
   return socket;
 }
 
-bool is_bracketed(const std::string& host) {
-  return host.starts_with('[') && host.ends_with(']');
-}
-
 Result<Socket> connect_any(const ClientRequest& request, Time deadline, const std::string& peer) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  // Brackets are part of an IPv6 URL, not of the address.
-  const std::string& given = request.host;
-  const std::string host = is_bracketed(given) ? given.substr(1, given.size() - 2) : given;
+  const std::string host(without_brackets(request.host));
   const int found =
       ::getaddrinfo(host.c_str(), std::to_string(request.port).c_str(), &hints, &list);
   if (found != 0)
@@ -110,10 +105,11 @@ Status send_all(int fd, std::string_view bytes, Time deadline, const std::string
 }
 
 std::string request_text(const ClientRequest& request) {
-  const bool v6 = request.host.find(':') != std::string::npos && !is_bracketed(request.host);
-  std::string text = request.method + " " + request.path +
-                     " HTTP/1.1\r\nhost: " + (v6 ? "[" + request.host + "]" : request.host) + ":" +
-                     std::to_string(request.port) + "\r\nconnection: close\r\n";
+  const std::string_view host = without_brackets(request.host);
+  const bool v6 = host.find(':') != std::string_view::npos;
+  std::string text = request.method + " " + request.path + " HTTP/1.1\r\nhost: " + (v6 ? "[" : "") +
+                     std::string(host) + (v6 ? "]:" : ":") + std::to_string(request.port) +
+                     "\r\nconnection: close\r\n";
   for (const auto& [name, value] : request.headers.items())
     text.append(name).append(": ").append(value).append("\r\n");
   if (!request.body.empty() || request.method == "POST" || request.method == "PUT")

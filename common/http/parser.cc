@@ -115,20 +115,15 @@ ParseError read_content_length(const Headers& headers, const Limits& limits, Fra
   if (headers.count("content-length") > 1)
     return refuse(400, "content-length is given more than once");
   const std::string_view text = *headers.find("content-length");
-  const bool digits =
-      !text.empty() && text.size() <= 18 &&
-      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits) return refuse(400, "content-length is not a decimal number");
-  std::uint64_t length = 0;
-  for (const char c : text)
-    length = length * 10 + static_cast<std::uint64_t>(c - '0');
-  if (length > limits.body_bytes) {
+  const std::optional<std::uint64_t> length = parse_content_length(text);
+  if (!length) return refuse(400, "content-length is not a decimal number");
+  if (*length > limits.body_bytes) {
     return refuse(413,
                   "the request body of " + std::string(text) +
                       " bytes is longer than the limit of " + std::to_string(limits.body_bytes) +
                       " bytes");
   }
-  framing->content_length = length;
+  framing->content_length = *length;
   return {};
 }
 
@@ -210,10 +205,25 @@ ParseError parse_field(std::string_view line, Headers* headers) {
   const std::string_view name = line.substr(0, colon);
   if (!is_token(name)) return refuse(400, "a header field name is not a token");
   const std::string_view value = trim(line.substr(colon + 1));
-  if (!std::all_of(value.begin(), value.end(), is_field_value_char))
+  if (!is_field_value(value))
     return refuse(400, "header field " + to_lower(name) + " holds a control character");
   headers->add(name, std::string(value));
   return {};
+}
+
+std::optional<std::uint64_t> parse_content_length(std::string_view text) {
+  constexpr std::size_t kDigitsMax = 18;
+  const bool digits = !text.empty() && text.size() <= kDigitsMax &&
+                      std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits) return std::nullopt;
+  std::uint64_t length = 0;
+  for (const char c : text)
+    length = length * 10 + static_cast<std::uint64_t>(c - '0');
+  return length;
+}
+
+bool is_field_value(std::string_view text) {
+  return std::ranges::all_of(text, is_field_value_char);
 }
 
 HeadScan scan_head(std::string_view buffer, const Limits& limits, std::size_t* scanned) {
@@ -354,9 +364,9 @@ std::size_t ChunkedDecoder::feed(std::string_view input, std::string* body) {
         if (c != '\n') {
           fail(400, "a chunk size line must end with CR LF");
         } else if (left_ > body_bytes_max_ - std::min(body->size(), body_bytes_max_)) {
-          fail(413,
-               "the request body is longer than the limit of " + std::to_string(body_bytes_max_) +
-                   " bytes");
+          fail(
+              413,
+              "the body is longer than the limit of " + std::to_string(body_bytes_max_) + " bytes");
         } else {
           state_ = left_ == 0 ? State::kTrailer : State::kData;
           digits_ = 0;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -47,6 +48,12 @@ ParseError parse_head(std::string_view head,
 /// Adds one header field, given without the end of its line; refuses what parse_head() refuses of
 /// one.
 ParseError parse_field(std::string_view line, Headers* headers);
+
+/// Whether no character of `text` is a control character but the tab.
+bool is_field_value(std::string_view text);
+
+/// The value of content-length: 1 to 18 digits and nothing else.
+std::optional<std::uint64_t> parse_content_length(std::string_view text);
 
 /// Looks for the end of a head in `buffer`, scanning from `*scanned` (kept between calls, so that
 /// arriving bytes are looked at once).

@@ -7,6 +7,7 @@ namespace tandem::http {
 
 namespace {
 
+constexpr Limits kLimits;  // for the number of fields
 constexpr std::size_t kHeadBytesMax = 64 * 1024;
 
 bool is_digit(char c) {
@@ -21,7 +22,8 @@ Status parse_status_line(std::string_view line, Response* response) {
   const bool sound = line.size() >= kCodeEnd && line.starts_with(kVersion) &&
                      is_digit(line[kCodeAt - 2]) && line[kCodeAt - 1] == ' ' &&
                      std::ranges::all_of(line.substr(kCodeAt, 3), is_digit) &&
-                     line[kCodeAt] != '0' && (line.size() == kCodeEnd || line[kCodeEnd] == ' ');
+                     line[kCodeAt] != '0' && (line.size() == kCodeEnd || line[kCodeEnd] == ' ') &&
+                     is_field_value(line);
   if (!sound) return data_loss("the answer is not HTTP/1.1");
   response->status = 0;
   for (const char c : line.substr(kCodeAt, 3))
@@ -38,6 +40,8 @@ Status parse_response_head(std::string_view head, Response* response) {
     end = std::min(head.find("\r\n"), head.size());
     const ParseError error = parse_field(head.substr(0, end), &response->headers);
     if (error.failed()) return data_loss(error.message);
+    if (response->headers.items().size() > kLimits.header_count)
+      return data_loss("the response has too many header fields");
   }
   return {};
 }
@@ -73,6 +77,8 @@ Status ResponseReader::begin_body() {
   const Headers& headers = response_.headers;
   const auto coding = headers.find("transfer-encoding");
   const auto length = headers.find("content-length");
+  if (coding && length)
+    return data_loss("the response has a content-length and a transfer-encoding");
   if (to_head_ || response_.status == 204 || response_.status == 304) {
     length_ = 0;
   } else if (coding) {
@@ -80,12 +86,9 @@ Status ResponseReader::begin_body() {
       return data_loss("the response has another transfer-encoding than chunked");
     chunked_ = true;
   } else if (length) {
-    constexpr std::size_t kDigitsMax = 18;
-    if (headers.count("content-length") > 1 || length->empty() || length->size() > kDigitsMax ||
-        !std::ranges::all_of(*length, is_digit)) {
+    length_ = parse_content_length(*length);
+    if (headers.count("content-length") > 1 || !length_)
       return data_loss("content-length of the response is not one decimal number");
-    }
-    length_ = std::stoull(std::string(*length));
     if (*length_ > body_bytes_max_) {
       return data_loss("the response has " + std::string(*length) + " bytes, at most " +
                        std::to_string(body_bytes_max_) + " are read");

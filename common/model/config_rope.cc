@@ -30,25 +30,25 @@ Result<double> required_positive(const json::Field& field, std::string_view key,
   return *value;
 }
 
-/// By how much positions or waves are stretched; less than 1 would shrink them, towards none at
-/// all.
-Result<double> required_factor(const json::Field& field) {
-  TANDEM_TRY(const double factor, required_positive(field, "factor", kFactorMax));
-  if (factor < 1.0) {
-    return field.error(
-        fmt::format("factor: is {}, expected a number from 1 to {}", factor, kFactorMax));
-  }
-  return factor;
-}
-
-/// 0 is as good as missing.
-Result<std::optional<double>> optional_weight(const json::Field& field, std::string_view key) {
+/// A number in [least, kFactorMax], or nothing when missing or null.
+Result<std::optional<double>> at_least(const json::Field& field,
+                                       std::string_view key,
+                                       double least) {
   TANDEM_TRY(const std::optional<double> value, field.optional_double(key));
-  if (value && !(*value >= 0.0 && *value <= kFactorMax)) {
+  if (value && !(*value >= least && *value <= kFactorMax)) {
     return field.error(
-        fmt::format("{}: is {}, expected a number from 0 to {}", key, *value, kFactorMax));
+        fmt::format("{}: is {}, expected a number from {} to {}", key, *value, least, kFactorMax));
   }
   return value;
+}
+
+/// By how much positions or waves are stretched. No model that we know shrinks them, and the
+/// smallest factors would make frequencies that are no numbers.
+Result<double> required_factor(const json::Field& field) {
+  TANDEM_TRY(field.at("factor"));
+  TANDEM_TRY(const std::optional<double> factor, at_least(field, "factor", 1.0));
+  if (!factor) return field.error("factor: expected a number, found null");
+  return *factor;
 }
 
 Status parse_llama3(const json::Field& field, RopeScaling& scaling) {
@@ -82,8 +82,8 @@ Status parse_yarn(const json::Field& field, const ModelConfig& config, RopeScali
                                    scaling.beta_slow));
   }
   TANDEM_TRY(scaling.attention_factor, positive(field, "attention_factor", kFactorMax));
-  TANDEM_TRY(scaling.mscale, optional_weight(field, "mscale"));
-  TANDEM_TRY(scaling.mscale_all_dim, optional_weight(field, "mscale_all_dim"));
+  TANDEM_TRY(scaling.mscale, at_least(field, "mscale", 0.0));
+  TANDEM_TRY(scaling.mscale_all_dim, at_least(field, "mscale_all_dim", 0.0));
   TANDEM_TRY(const auto truncate, field.optional_bool("truncate"));
   scaling.truncate = truncate.value_or(true);
   return {};

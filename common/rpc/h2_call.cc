@@ -1,5 +1,6 @@
 #include "common/rpc/internal/h2_call.h"
 
+#include "common/base/host.h"
 #include "common/rpc/internal/channel.h"
 
 #include <boost/asio/connect.hpp>
@@ -92,10 +93,8 @@ Result<std::shared_ptr<H2Call>> H2Call::make(const ClientOptions& options,
   auto call = std::make_shared<H2Call>(options, std::move(path), pool, std::move(handler));
   const std::size_t colon = address.rfind(':');
   call->where_ = address;
-  call->host_ = address.substr(0, colon);
+  call->host_ = without_brackets(std::string_view(address).substr(0, colon));
   call->port_ = address.substr(colon + 1);
-  if (call->host_.starts_with('[') && call->host_.ends_with(']'))
-    call->host_ = call->host_.substr(1, call->host_.size() - 2);
   return call;
 }
 

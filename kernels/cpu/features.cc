@@ -31,21 +31,6 @@ bool bit(unsigned value, int index) {
   return ((value >> index) & 1U) != 0;
 }
 
-// Families.
-constexpr unsigned kZen3And4 = 0x19;
-constexpr unsigned kZen5 = 0x1a;
-
-// Of leaf 1's eax: base and extended family.
-unsigned family_of(unsigned signature) {
-  return ((signature >> 8U) & 0xfU) + ((signature >> 20U) & 0xffU);
-}
-
-// The family's models from 0x10 to 0x1f and from 0x60 on; a hypervisor may hide AVX-512.
-bool is_zen4(unsigned signature) {
-  const unsigned model = ((signature >> 4U) & 0xfU) | ((signature >> 12U) & 0xf0U);
-  return family_of(signature) == kZen3And4 && (model >> 4U == 1 || model >= 0x60);
-}
-
 // ARCH_REQ_XCOMP_PERM for XTILEDATA (18), then ARCH_GET_XCOMP_PERM to see that it was granted.
 bool request_tiles() {
   constexpr long kRequest = 0x1023;
@@ -77,8 +62,7 @@ Features detect() {
   if (__get_cpuid(0, &a, &b, &c, &d) == 0) return found;
   const bool amd = b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163;  // AuthenticAMD
   if (__get_cpuid(1, &a, &b, &c, &d) == 0) return found;
-  if (amd && family_of(a) >= kZen5) found.read_order = ReadOrder::kNextTile;
-  if (amd && is_zen4(a)) found.read_order = ReadOrder::kOneStream;
+  if (amd) found.read_order = read_order_of_amd(a);
   const bool fma = bit(c, 12);
   const bool osxsave = bit(c, 27);
   const bool avx = bit(c, 28);
@@ -109,6 +93,16 @@ Features detect() {
 #endif
 
 }  // namespace
+
+ReadOrder read_order_of_amd(std::uint32_t signature) {
+  constexpr std::uint32_t kZen3And4 = 0x19;
+  constexpr std::uint32_t kZen5 = 0x1a;
+  const std::uint32_t family = ((signature >> 8U) & 0xfU) + ((signature >> 20U) & 0xffU);
+  const std::uint32_t model = ((signature >> 4U) & 0xfU) | ((signature >> 12U) & 0xf0U);
+  if (family >= kZen5) return ReadOrder::kNextTile;
+  const bool zen4 = family == kZen3And4 && (model >> 4U == 1 || model >= 0x60);
+  return zen4 ? ReadOrder::kOneStream : ReadOrder::kSideBySide;
+}
 
 const Features& features() {
   static const Features kFound = detect();

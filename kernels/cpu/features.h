@@ -25,6 +25,10 @@ struct Features {
   ReadOrder read_order = ReadOrder::kSideBySide;
 };
 
+/// Of an AMD processor with that family and model, as cpuid's leaf 1 says them in eax. Hypervisors
+/// show these as they are, whatever instructions they hide.
+ReadOrder read_order_of_amd(std::uint32_t signature);
+
 /// Asked once. The first call asks the kernel for leave to use tiles (arch_prctl), for the whole
 /// process; call it before other threads start if they are to use AMX.
 const Features& features();

@@ -59,6 +59,7 @@ SideOptions small_options(std::uint64_t incarnation) {
   options.unit_bytes = 1024;
   options.units_in_flight_max = 6;
   options.units_in_flight_per_transfer = 4;
+  options.bytes_in_flight_max = 3000;
   options.ended_max = 4;
   return options;
 }
@@ -252,7 +253,13 @@ class PrefillWorld {
          "a part is within its page");
     ++found->second.in_flight;
     in_flight_.push_back(unit);
-    must(in_flight_.size() <= 6, "no more are under way than may be");
+    const SideOptions limits = small_options(kPrefill);
+    must(in_flight_.size() <= limits.units_in_flight_max, "no more are under way than may be");
+    must(found->second.in_flight <= limits.units_in_flight_per_transfer, "nor of one transfer");
+    std::uint64_t bytes = 0;
+    for (const SendUnit& sent : in_flight_)
+      bytes += sent.byte_range.length * sent.range.page_count;
+    must(bytes <= limits.bytes_in_flight_max, "nor more bytes");
   }
 
   void release(const ReleaseSource& done) {
