@@ -1,6 +1,7 @@
 // Both halves of the hand-off with an honest engine behind them and a peer that may say anything.
 #include "common/handoff/decode_side.h"
 #include "common/handoff/prefill_side.h"
+#include "common/handoff/sides_test_support.h"
 #include "common/transfer/landing_table.h"
 #include "common/worker/handoff_wire.h"
 #include "tests/fuzz/feeds.h"
@@ -22,10 +23,11 @@ namespace {
 
 using namespace handoff;  // NOLINT(google-build-using-namespace): everything here is of that room
 
-constexpr std::uint64_t kPrefill = 11;
-constexpr std::uint64_t kDecode = 22;
+constexpr std::uint64_t kPrefill = handoff::testing::kP;
+constexpr std::uint64_t kDecode = handoff::testing::kD;
 /// Beyond every deadline.
 constexpr Duration kForever = seconds(1'000'000);
+/// As the options of tests have them.
 constexpr std::uint32_t kPageTokens = 4;
 constexpr std::uint32_t kParts = 2;
 constexpr std::uint32_t kPartBytes = 256;
@@ -37,26 +39,13 @@ std::vector<std::uint64_t> part_offsets() {
   return offsets;
 }
 
+/// Limits that a few units reach.
 SideOptions small_options(std::uint64_t incarnation) {
-  SideOptions options;
-  options.layout = {.layout_version = 1,
-                    .page_size = kPageTokens,
-                    .layer_count = kParts,
-                    .kv_head_count = 1,
-                    .head_dim = 8,
-                    .dtype = "f32",
-                    .page_bytes = kParts * kPartBytes,
-                    .page_stride_bytes = kParts * kPartBytes,
-                    .part_count = kParts,
-                    .model_digest = {},
-                    .weight_version = {},
-                    .numerics_family = {}};
-  options.incarnation = incarnation;
+  SideOptions options = handoff::testing::options(incarnation);
   options.transfers_max = 4;
   options.pages_max = 64;
   options.commit_bytes_max = 64;
   options.window_pages = 4;
-  options.unit_bytes = 1024;
   options.units_in_flight_max = 6;
   options.units_in_flight_per_transfer = 4;
   options.bytes_in_flight_max = 3000;
