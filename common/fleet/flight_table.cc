@@ -266,6 +266,25 @@ Status FlightTable::check_count(const Flight& flight,
   return {};
 }
 
+/// `worker` gives an attempt up.
+void FlightTable::on_abort(
+    Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out) {
+  Flight& flight = it->second;
+  if (flight.placement->prefill == worker && flight.handed_over()) return;
+  const bool unfit = flight.placement->prefill && why.code() == Code::kFailedPrecondition;
+  if (why.code() == Code::kOutOfRange) return too_long(it, worker, why, now, out);
+  flight.tried.insert(blame(flight, worker, why.code()));
+  end_attempt(flight, worker, out);
+  if (unfit) {
+    // Time does not make a pair fit: only another one helps.
+    if (!next_attempt(it, out)) fail(it, unavailable(why.message()), out);
+  } else if (is_retryable(why.code())) {
+    retry(it, why, now, out);
+  } else {
+    fail(it, why, out);
+  }
+}
+
 void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, Out& out) {
   const auto it = by_wire(worker, event.request);
   if (it == flights_.end()) {
@@ -274,23 +293,8 @@ void FlightTable::on_event(WorkerKey worker, core::TokenEvent event, Time now, O
   }
   Flight& flight = it->second;
   const bool from_prefill = flight.placement->prefill == worker;
-  if (event.finish && event.finish->kind == core::FinishKind::kAbort) {
-    const Status why = event.finish->status;
-    if (from_prefill && flight.handed_over()) return;
-    const bool unfit = flight.placement->prefill && why.code() == Code::kFailedPrecondition;
-    if (why.code() == Code::kOutOfRange) return too_long(it, worker, why, now, out);
-    flight.tried.insert(blame(flight, worker, why.code()));
-    end_attempt(flight, worker, out);
-    if (unfit) {
-      // Time does not make a pair fit: only another one helps.
-      if (!next_attempt(it, out)) fail(it, unavailable(why.message()), out);
-    } else if (is_retryable(why.code())) {
-      retry(it, why, now, out);
-    } else {
-      fail(it, why, out);
-    }
-    return;
-  }
+  if (event.finish && event.finish->kind == core::FinishKind::kAbort)
+    return on_abort(it, worker, event.finish->status, now, out);
   if (Status counted = check_count(flight, event, from_prefill); !counted.ok()) {
     if (from_prefill && flight.handed_over()) return;
     ++stats_.miscounted;

@@ -170,6 +170,7 @@ class FlightTable {
   bool launch(Flights::iterator it, Out& out);
   bool next_attempt(Flights::iterator it, Out& out);
   void end_attempt(Flight& flight, std::optional<WorkerKey> except, Out& out);
+  void on_abort(Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out);
   void retry(Flights::iterator it, const Status& why, Time now, Out& out);
   void too_long(Flights::iterator it, WorkerKey worker, const Status& why, Time now, Out& out);
   void wait_for_another(Flight& flight, Time now);

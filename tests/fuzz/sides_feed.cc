@@ -382,7 +382,9 @@ class DecodeWorld {
     const std::size_t first = header.first_page - received.first_page;
     must(landing.pages.size() == header.page_count && header.page_count > 0 &&
              first + header.page_count <= received.pages.size() &&
-             std::equal(landing.pages.begin(), landing.pages.end(), received.pages.begin() + first),
+             std::equal(landing.pages.begin(),
+                        landing.pages.end(),
+                        received.pages.begin() + static_cast<std::ptrdiff_t>(first)),
          "a unit lands in its own pages");
     landing_.push_back(landing);
   }
