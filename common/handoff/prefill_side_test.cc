@@ -10,6 +10,13 @@ namespace {
 
 using namespace testing;  // NOLINT: vocabulary of these tests
 
+/// A prompt's pages, granted and ready: a unit of two and one of one. What the last of it asks for.
+std::vector<PrefillAction> send_three_pages(P& p) {
+  p.feed(StartSend{kKey, kD, 11, kDeadline});
+  p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
+  return p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0});
+}
+
 TEST(PrefillSide, SendsWhatIsReadyAndGrantedThenCommits) {
   P p(options(kP));
   EXPECT_TRUE(p.feed(StartSend{kKey, kD, 11, kDeadline}).empty());
@@ -100,9 +107,7 @@ TEST(PrefillSide, SourcePagesAreKeptUntilTheOwnSendsHaveEnded) {
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
     P p(options(kP));
-    p.feed(StartSend{kKey, kD, 11, kDeadline});
-    p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
-    p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0});
+    send_three_pages(p);
     EXPECT_EQ(p.side.units_in_flight(), 2U);
     EXPECT_TRUE(all<ReleaseSource>(p.feed(row.event, row.now)).empty());
     if (p.side.units_in_flight() == 2U) {
@@ -120,9 +125,7 @@ TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitOfBytes) {
   // A unit of two pages and one of one, of 512 bytes each.
   o.bytes_in_flight_max = 1536;
   P p(o);
-  p.feed(StartSend{kKey, kD, 11, kDeadline});
-  p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
-  EXPECT_EQ(all<SendUnit>(p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0})).size(), 2U);
+  EXPECT_EQ(all<SendUnit>(send_three_pages(p)).size(), 2U);
   EXPECT_TRUE(p.feed(FromDecode{kD, ResendMessage{name_at_prefill(), 0}}).empty());
   EXPECT_TRUE(all<SendUnit>(p.feed(SendDone{name_at_prefill(), 1, true, 1})).empty())
       << "one page is free, and two are wanted";
@@ -135,9 +138,7 @@ TEST(PrefillSide, WhatIsWantedAgainKeepsToTheLimitOfUnits) {
   SideOptions o = options(kP);
   o.units_in_flight_max = 2;
   P p(o);
-  p.feed(StartSend{kKey, kD, 11, kDeadline});
-  p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 3)});
-  p.feed(ChunkReady{kKey, 0, {30, 31, 32}, 0, 0});
+  send_three_pages(p);
   p.feed(FirstToken{kKey, {5, ""}});
   EXPECT_EQ(p.side.units_in_flight(), 2U);
   const FromDecode first{kD, ResendMessage{name_at_prefill(), 0}};

@@ -7,8 +7,7 @@ namespace tandem::http {
 
 namespace {
 
-constexpr Limits kLimits;  // for the number of fields
-constexpr std::size_t kHeadBytesMax = 64 * 1024;
+constexpr Limits kLimits;  // of a head: those of requests
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -57,9 +56,9 @@ Result<bool> ResponseReader::feed(std::string_view bytes) {
     const std::size_t end = arrived_.find(kEnd, from);
     // Without an end so far, the end of the head is not before the last bytes.
     const std::size_t begun = arrived_.size() - std::min(arrived_.size(), kEnd.size() - 1);
-    if (std::min(end, begun) > kHeadBytesMax) {
-      return data_loss("the head of the response is longer than " + std::to_string(kHeadBytesMax) +
-                       " bytes");
+    if (std::min(end, begun) > kLimits.header_bytes) {
+      return data_loss("the head of the response is longer than " +
+                       std::to_string(kLimits.header_bytes) + " bytes");
     }
     if (end == std::string::npos) return false;
     from = 0;

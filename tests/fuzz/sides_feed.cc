@@ -242,13 +242,12 @@ class PrefillWorld {
          "a part is within its page");
     ++found->second.in_flight;
     in_flight_.push_back(unit);
-    const SideOptions limits = small_options(kPrefill);
-    must(in_flight_.size() <= limits.units_in_flight_max, "no more are under way than may be");
-    must(found->second.in_flight <= limits.units_in_flight_per_transfer, "nor of one transfer");
+    must(in_flight_.size() <= limits_.units_in_flight_max, "no more are under way than may be");
+    must(found->second.in_flight <= limits_.units_in_flight_per_transfer, "nor of one transfer");
     std::uint64_t bytes = 0;
     for (const SendUnit& sent : in_flight_)
       bytes += sent.byte_range.length * sent.range.page_count;
-    must(bytes <= limits.bytes_in_flight_max, "nor more bytes");
+    must(bytes <= limits_.bytes_in_flight_max, "nor more bytes");
   }
 
   void release(const ReleaseSource& done) {
@@ -259,7 +258,8 @@ class PrefillWorld {
   }
 
   Script* script_;
-  PrefillSide side_{small_options(kPrefill)};
+  const SideOptions limits_ = small_options(kPrefill);
+  PrefillSide side_{limits_};
   Time now_{0};
   std::map<SendKey, Sent> sends_;  ///< that the side has to release
   std::deque<SendUnit> in_flight_;
