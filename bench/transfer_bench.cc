@@ -1,6 +1,6 @@
 // How fast KV pages move between two processes over UCX, beside what memory can copy.
 //
-//   transfer_bench [--mib 64] [--page-kib 64] [--unit-kib 1024] [--in-flight 16] [--rounds 5]
+//   transfer_bench [--mib 64] [--page-kib 64] [--unit-kib N] [--in-flight 32] [--rounds 5]
 //   [--scattered] [--private-pool] [--pin CPU,CPU] [--receiver-netns NAME] [--no-perftest]
 //
 // The pools are as a prefill and a decode worker have them; --private-pool lets nobody read the
@@ -8,12 +8,14 @@
 // --receiver-netns moves the receiver into a network namespace (as root); start the program in
 // another one with `ip netns exec`.
 //
-// Forks a receiver, moves --mib of KV in units of at most --unit-kib, and prints one JSON line:
-// GB/s of each round's best, of memcpy and of CRC32C in the same process and run, and of
-// ucx_perftest (ucp_am_bw) when it is installed.
+// Forks a receiver, moves --mib of KV in units of at most --unit-kib (unless it is given: as long
+// as prefill makes them, of neighbours or of scattered pages), and prints one JSON line: GB/s of
+// each round's best, of memcpy and of CRC32C in the same process and run, and of ucx_perftest
+// (ucp_am_bw) when it is installed.
 #include "common/base/crc32c.h"
 #include "common/base/random.h"
 #include "common/base/shared_memory.h"
+#include "common/handoff/options.h"
 #include "common/transfer/transport.h"
 
 #include <nlohmann/json.hpp>
@@ -47,8 +49,8 @@ constexpr std::uint64_t kReceiver = 2;
 struct Options {
   std::uint64_t mib = 64;
   std::uint64_t page_kib = 64;
-  std::uint64_t unit_kib = 1024;
-  std::uint64_t in_flight = 16;
+  std::uint64_t unit_kib = 0;
+  std::uint64_t in_flight = handoff::SideOptions{}.units_in_flight_per_transfer;
   std::uint64_t rounds = 5;
   bool scattered = false;
   bool private_pool = false;
@@ -373,6 +375,8 @@ Options parse(int argc, char** argv) {
       std::exit(2);
     }
   }
+  const handoff::SideOptions prefill;
+  if (o.unit_kib == 0) o.unit_kib = (o.scattered ? prefill.unit_bytes : prefill.run_bytes) >> 10U;
   return o;
 }
 
@@ -418,7 +422,8 @@ int main(int argc, char** argv) {
     std::uint32_t crc = 0;
     const double crc_rate =
         best_gb_per_s(copy.size(), [&] { crc ^= crc32c(copy.data(), copy.size()); });
-    const double perftest_rate = o.perftest ? perftest(o.unit_kib << 10U) : 0;
+    const double perftest_rate = o.perftest ? perftest(handoff::SideOptions{}.unit_bytes) : 0;
+    const TransportStats stats = node.transport->stats();
     result = {{"bench", "transfer"},
               {"mib", o.mib},
               {"page_kib", o.page_kib},
@@ -426,6 +431,8 @@ int main(int argc, char** argv) {
               {"in_flight", o.in_flight},
               {"scattered", o.scattered},
               {"transports", way(node)},
+              {"spliced_share",
+               static_cast<double>(stats.spliced_bytes) / static_cast<double>(stats.sent_bytes)},
               {"gb_per_s_best", best},
               {"gb_per_s_median", rates[rates.size() / 2]},
               {"gb_per_s_mean", sum / static_cast<double>(o.rounds)},

@@ -2,6 +2,7 @@
 
 #include "common/handoff/fingerprint.h"
 
+#include <algorithm>
 #include <string_view>
 
 namespace tandem::handoff {
@@ -59,6 +60,13 @@ ByteRange part_bytes(const LayoutDescriptor& layout,
   };
   const std::uint64_t begin = boundary(first_part);
   return {.offset = begin, .length = boundary(first_part + part_count) - begin};
+}
+
+std::uint32_t part_count_for(const LayoutDescriptor& layout, std::uint64_t bytes_max) {
+  const std::uint64_t layer_bytes = layout.page_bytes / layout.layer_count;
+  const std::uint64_t layers = std::max<std::uint64_t>(1, bytes_max / layer_bytes);
+  const std::uint64_t parts = (layout.layer_count + layers - 1) / layers;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(parts, kPartCountMax));
 }
 
 Status validate(const LayoutDescriptor& l) {

@@ -32,6 +32,9 @@ struct LayoutDescriptor {
 
 inline constexpr std::uint32_t kPartCountMax = 16;
 
+/// Fits into one piece over TCP, 512 KiB, with UCX's headers and ours.
+inline constexpr std::uint64_t kRunBytes = 496U << 10U;
+
 /// Bytes of part `part` within each page: layers are dealt to parts as evenly as possible.
 struct ByteRange {
   std::uint64_t offset = 0;
@@ -42,6 +45,10 @@ struct ByteRange {
 ByteRange part_bytes(const LayoutDescriptor& layout,
                      std::uint32_t first_part,
                      std::uint32_t part_count);
+
+/// The fewest parts of a page of which none is longer than `bytes_max`, or the most there may be.
+/// Pre: sizes that pass validate(), but for part_count.
+std::uint32_t part_count_for(const LayoutDescriptor& layout, std::uint64_t bytes_max);
 
 /// Sizes that make sense by themselves; the message names the field.
 Status validate(const LayoutDescriptor& layout);

@@ -124,6 +124,34 @@ TEST(Layout, PartsCoverThePageWithoutGaps) {
   }
 }
 
+TEST(Layout, AsFewPartsAsKeepEachShort) {
+  struct Row {
+    std::uint32_t layers;
+    std::uint64_t layer_kib;
+    std::uint32_t want;
+  };
+
+  constexpr Row kRows[] = {
+      {28, 4, 1},    // a page of one token goes whole
+      {28, 17, 1},   // 476 KiB
+      {28, 18, 2},   // 504 KiB
+      {28, 64, 4},   // seven layers each
+      {29, 64, 5},   // six at most
+      {3, 1024, 3},  // a layer is the least
+      {80, 256, 16},
+  };
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(row.layers * row.layer_kib);
+    LayoutDescriptor l = layout();
+    l.layer_count = row.layers;
+    l.page_bytes = row.layers * row.layer_kib << 10U;
+    EXPECT_EQ(part_count_for(l, kRunBytes), row.want);
+    l.part_count = row.want;
+    for (std::uint32_t p = 0; p < row.want && row.want < kPartCountMax; ++p)
+      EXPECT_LE(part_bytes(l, p, 1).length, std::max(kRunBytes, row.layer_kib << 10U));
+  }
+}
+
 /// One prefill and one decode LinkSet with wires between them.
 struct Wires {
   static LinkOptions options(Role role, const char* instance, std::uint64_t incarnation) {

@@ -27,10 +27,15 @@ struct SideOptions {
   std::uint32_t window_pages = 64;
   /// Bad CRCs of one unit before the transfer fails.
   std::uint32_t resends_max = 3;
-  /// Prefill: a unit is at most this long (and at least one page part).
+  /// Prefill: a unit is at most this long (and at least one page part). Pages that lie apart are
+  /// put together for some ways to a peer, once for all of them.
   std::uint64_t unit_bytes = 1U << 20U;
-  std::uint32_t units_in_flight_max = 64;  ///< of the whole side
-  std::uint32_t units_in_flight_per_transfer = 16;
+  /// Prefill: a unit of neighbouring memory is at most this long (and at least one page part): what
+  /// goes over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put
+  /// together.
+  std::uint64_t run_bytes = kRunBytes;
+  std::uint32_t units_in_flight_max = 128;  ///< of the whole side
+  std::uint32_t units_in_flight_per_transfer = 32;
   std::uint64_t bytes_in_flight_max = 64U << 20U;  ///< of the whole side
   /// Prefill: how long a grant is kept at most for a request that the own engine has not named yet.
   /// The engine may be in a step meanwhile: longer than any.

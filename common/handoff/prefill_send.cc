@@ -110,14 +110,28 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
 
   const std::uint32_t open = open_parts(first);
   const auto first_part = static_cast<std::uint16_t>(std::countr_zero(open));
-  const auto part_count = static_cast<std::uint16_t>(std::countr_one(open >> first_part));
+  const auto open_count = static_cast<std::uint16_t>(std::countr_one(open >> first_part));
+  const std::uint64_t run_bytes = std::min(options_.run_bytes, options_.unit_bytes);
+  const auto length = [&](std::uint16_t parts) {
+    return part_bytes(options_.layout, first_part, parts).length;
+  };
+  std::uint16_t part_count = 1;
+  while (part_count < open_count && length(static_cast<std::uint16_t>(part_count + 1)) <= run_bytes)
+    ++part_count;
   const std::uint16_t mask = part_mask(first_part, part_count);
-  const std::uint64_t bytes = part_bytes(options_.layout, first_part, part_count).length;
-  const auto pages_max = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(options_.unit_bytes / bytes, 1, kUnitPagesMax));
+  const std::uint64_t bytes = length(part_count);
+  const auto pages_in = [bytes](std::uint64_t limit) {
+    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(limit / bytes, 1, kUnitPagesMax));
+  };
+  const std::uint32_t run_pages_max = pages_in(run_bytes);
+  // Runs that are nearly as long as one may be go best alone: nobody has to put them together.
+  const std::uint32_t apart_pages_max = run_pages_max > 1 ? pages_in(options_.unit_bytes) : 1;
+  bool apart = false;
   std::uint32_t count = 1;
-  while (count < pages_max && first + count < send.pages.size() &&
+  while (first + count < send.pages.size() && count < (apart ? apart_pages_max : run_pages_max) &&
          (open_parts(first + count) & mask) == mask) {
+    apart = apart || mask != all ||
+            send.pages[first + count].source != send.pages[first + count - 1].source + 1;
     ++count;
   }
   if (!has_room(bytes * count)) return false;

@@ -236,5 +236,76 @@ TEST(PrefillSide, UnitsInFlightAreBoundedAndShared) {
   EXPECT_EQ(sent[1] + sent[2] + sent[3], 30);
 }
 
+/// Pages of 100 bytes, `parts` of them; runs of 300 and units of 500 bytes at most.
+std::vector<SendUnit> cut(std::uint32_t parts, const std::vector<std::uint32_t>& source) {
+  SideOptions o = options(kP);
+  o.layout.layer_count = 10;
+  o.layout.page_bytes = 100;
+  o.layout.page_stride_bytes = 100;
+  o.layout.part_count = parts;
+  o.run_bytes = 300;
+  o.unit_bytes = 500;
+  P p(o);
+  p.feed(StartSend{kKey, kD, 4 * static_cast<std::uint32_t>(source.size()), kDeadline});
+  p.feed(ChunkReady{kKey, 0, source, 0, 0});
+  return all<SendUnit>(p.feed(FromDecode{kD,
+                                         grant_of(name_at_prefill(),
+                                                  0,
+                                                  static_cast<std::uint32_t>(source.size()),
+                                                  4 * static_cast<std::uint32_t>(source.size()))}));
+}
+
+TEST(PrefillSide, UnitsAreRunsOfMemoryWherePagesAreNeighbours) {
+  struct Row {
+    const char* name;
+    std::vector<std::uint32_t> source;
+    std::vector<std::uint32_t> want;  ///< pages of each unit
+  };
+
+  const Row rows[] = {
+      {"neighbours", {4, 5, 6, 7, 8, 9, 10}, {3, 3, 1}},
+      {"apart", {4, 6, 8, 10, 12, 14, 16}, {5, 2}},
+      {"backwards", {9, 8, 7, 6, 5, 4}, {5, 1}},
+      {"neighbours, and then not", {4, 5, 9, 3, 1, 7}, {5, 1}},
+      {"the next run starts a unit", {4, 5, 6, 9, 10, 11}, {3, 3}},
+      {"one", {4}, {1}},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    std::vector<std::uint32_t> counts;
+    std::uint32_t next = 0;
+    for (const SendUnit& unit : cut(1, row.source)) {
+      EXPECT_EQ(unit.range.first_page, next);
+      next += unit.range.page_count;
+      counts.push_back(unit.range.page_count);
+    }
+    EXPECT_EQ(counts, row.want);
+    EXPECT_EQ(next, row.source.size());
+  }
+}
+
+TEST(PrefillSide, PagesLongerThanARunGoInParts) {
+  SideOptions o = options(kP);
+  o.layout.layer_count = 10;
+  o.layout.page_bytes = 1000;
+  o.layout.page_stride_bytes = 1000;
+  o.layout.part_count = 5;
+  o.run_bytes = 650;
+  o.unit_bytes = 1500;
+  P p(o);
+  p.feed(StartSend{kKey, kD, 7, kDeadline});
+  p.feed(ChunkReady{kKey, 0, {4, 5}, 0, 0});
+  std::vector<ByteRange> ranges;
+  for (const SendUnit& unit :
+       all<SendUnit>(p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 2, 7)}))) {
+    EXPECT_EQ(unit.range.page_count, 1U) << "parts of two pages lie apart";
+    ranges.push_back(unit.byte_range);
+  }
+  const std::vector<ByteRange> page = {{0, 600}, {600, 400}};
+  std::vector<ByteRange> want = page;
+  want.insert(want.end(), page.begin(), page.end());
+  EXPECT_EQ(ranges, want);
+}
+
 }  // namespace
 }  // namespace tandem::handoff

@@ -46,7 +46,9 @@ struct LandingClosedEvent {
   TransferName name;
 };
 
-/// A send has ended, well or not; exactly one per send(). Its source bytes are free.
+/// A send has ended, well or not; exactly one per send(). Its source bytes are free: the system may
+/// still read them where they lie (splice_sends.h), and if they change before the peer has the
+/// unit, it does not fit its CRC there.
 struct SendDoneEvent {
   TransferName name;
   std::uint32_t unit = 0;
@@ -86,6 +88,7 @@ struct TransportStats {
   std::uint64_t sent_bytes = 0;
   std::uint64_t sent_in_slots = 0;   ///< of sent_units: copied to memory that the peer maps
   std::uint64_t sent_from_pool = 0;  ///< of sent_units: read by the peer where they lay
+  std::uint64_t spliced_bytes = 0;   ///< that TCP took from where they lay
   std::uint64_t send_errors = 0;
   std::uint64_t landed_units = 0;
   std::uint64_t landed_bytes = 0;

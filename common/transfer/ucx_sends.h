@@ -1,6 +1,14 @@
 // What is done about the sockets that UCX sends on (private to the room).
 #pragma once
 
+#include "common/transfer/near_connections.h"
+#include "common/transfer/splice_sends.h"
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 namespace tandem::transfer {
 
 /// While it lives, sendmsg() on this thread says EAGAIN where the connection is broken. UCX then
@@ -11,14 +19,32 @@ namespace tandem::transfer {
 /// the endpoint, and completed again behind that). A peer that is killed in the middle of a
 /// transfer must not take this process along.
 ///
-/// Large sends also take their connection off BBR where it stays within the machine (pacing.h).
+/// Large sends also take their connection off BBR where it stays within the machine
+/// (near_connections.h), and what of them lies in `pages` is not copied there (splice_sends.h).
+///
+/// SIGPIPE is blocked on the thread meanwhile.
 class ScopedUcxSends {
  public:
-  ScopedUcxSends();
+  /// Shorter sends say nothing about a connection that carries KV.
+  static constexpr std::size_t kLargeBytes = std::size_t{64} << 10U;
+
+  explicit ScopedUcxSends(std::span<const std::byte> pages);
   ~ScopedUcxSends();
 
   ScopedUcxSends(const ScopedUcxSends&) = delete;
   ScopedUcxSends& operator=(const ScopedUcxSends&) = delete;
+
+  [[nodiscard]] std::uint64_t spliced_bytes() const { return splice_.spliced_bytes(); }
+
+  /// In place of sendmsg() on this thread, which is `next`.
+  ssize_t send(int fd, const msghdr& message, int flags, SpliceSends::Sendmsg next);
+
+ private:
+  std::span<const std::byte> pages_;
+  NearConnections connections_;
+  SpliceSends splice_;
+  ScopedUcxSends* outer_ = nullptr;
+  sigset_t mask_{};  ///< as it was
 };
 
 }  // namespace tandem::transfer

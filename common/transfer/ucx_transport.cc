@@ -274,7 +274,7 @@ void UcxTransport::run_landing_commands() {
 }
 
 void UcxTransport::run() {
-  const ScopedUcxSends sends;
+  const ScopedUcxSends sends({memory_.base, memory_.stride_bytes * memory_.page_count});
   while (!stop_) {
     run_commands();
     // Not for ever: peers that keep sending must not keep commands and answers waiting.
@@ -285,10 +285,12 @@ void UcxTransport::run() {
     for (const auto& [peer, endpoint] : peers_)
       send_answers(*endpoint);
     send_waiting();
+    counting_.spliced_bytes = sends.spliced_bytes();
     publish_stats();
     wait_for_work();
   }
   run_until_quiet();
+  counting_.spliced_bytes = sends.spliced_bytes();
   publish_stats();
 }
 

@@ -55,7 +55,7 @@ std::string side_stats_json(const handoff::SideStats& stats,
   return fmt::format(
       R"({{"linked_peers":{},"active_transfers":{},"started":{},"succeeded":{},"failed":{},"refused":{},)"
       R"("stale_dropped":{},"units_bad_crc":{},"sent_units":{},"sent_bytes":{},"sent_in_slots":{},)"
-      R"("sent_from_pool":{},"landed_units":{},"landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
+      R"("sent_from_pool":{},"spliced_bytes":{},"landed_units":{},"landed_bytes":{},"landings_open":{},"landings_closing":{}}})",
       linked,
       active,
       stats.started,
@@ -68,6 +68,7 @@ std::string side_stats_json(const handoff::SideStats& stats,
       transport.sent_bytes,
       transport.sent_in_slots,
       transport.sent_from_pool,
+      transport.spliced_bytes,
       transport.landed_units,
       transport.landed_bytes,
       transport.landings_open,

@@ -241,6 +241,7 @@ Status Worker::make_role(const args::Arguments& args,
   options.layout.dtype = info_.kv_cache_dtype;
   options.layout.page_bytes = layout.page_bytes();
   options.layout.page_stride_bytes = layout.page_bytes();
+  options.layout.part_count = handoff::part_count_for(options.layout, handoff::kRunBytes);
   options.layout.model_digest = info_.model_digest;
   options.layout.weight_dtype = info_.dtype;
   options.layout.quantization = std::string(model::quantization_name(plan.quantization));

@@ -1,5 +1,5 @@
 // Connections within the machine that BBR slows down, and those that are left as they are.
-#include "common/transfer/pacing.h"
+#include "common/transfer/near_connections.h"
 
 #include "common/transfer/loopback_test_support.h"
 #include "common/transfer/ucx_sends.h"
@@ -18,27 +18,29 @@
 namespace tandem::transfer {
 namespace {
 
-TEST(Pacing, NeedlessOnlyForBbrWithinTheMachine) {
-  struct Row {
-    const char* name;
-    const char* control;
-    std::uint32_t min_rtt_us;
-    bool want;
-  };
+TEST(NearConnections, NearIsWhatNoNetworkCardAnswers) {
+  EXPECT_TRUE(NearConnections::is_near(std::uint32_t{3}));
+  EXPECT_TRUE(NearConnections::is_near(std::uint32_t{9}));
+  EXPECT_FALSE(NearConnections::is_near(std::uint32_t{10}));
+  EXPECT_FALSE(NearConnections::is_near(~std::uint32_t{0})) << "no round trip yet";
+}
 
-  constexpr Row kRows[] = {
-      {"loopback", "bbr", 3, true},
-      {"the last that is near", "bbr", 9, true},
-      {"the first that is far", "bbr", 10, false},
-      {"no round trip yet", "bbr", ~0U, false},
-      {"what does not pace", "cubic", 3, false},
-      {"a setting for a network of one's own", "dctcp", 3, false},
-      {"a newer BBR is somebody's choice", "bbr2", 3, false},
-  };
-  for (const Row& row : kRows) {
-    SCOPED_TRACE(row.name);
-    EXPECT_EQ(Pacing::is_needless(row.control, row.min_rtt_us), row.want);
-  }
+TEST(NearConnections, OnlyBbrIsNeedless) {
+  EXPECT_TRUE(NearConnections::is_needless("bbr"));
+  EXPECT_FALSE(NearConnections::is_needless("cubic")) << "does not pace";
+  EXPECT_FALSE(NearConnections::is_needless("dctcp")) << "a setting for a network of one's own";
+  EXPECT_FALSE(NearConnections::is_needless("bbr2")) << "a newer BBR is somebody's choice";
+}
+
+TEST(NearConnections, WhatIsNoTcpSocketIsFar) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  NearConnections connections;
+  EXPECT_FALSE(connections.is_near(ends[0]));
+  EXPECT_FALSE(connections.is_near(ends[0])) << "nor later";
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_FALSE(connections.is_near(-1));
 }
 
 /// A connection over the loopback interface whose other end reads and throws away.
@@ -78,13 +80,6 @@ class Loopback {
     return name.data();
   }
 
-  [[nodiscard]] bool is_near() const {
-    tcp_info info{};
-    socklen_t size = sizeof info;
-    EXPECT_EQ(::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
-    return Pacing::is_needless("bbr", info.tcpi_min_rtt);
-  }
-
   /// As UCX sends: a header and payload, `bytes` in all.
   void send(std::size_t bytes) const {
     std::vector<char> data(bytes, 'x');
@@ -103,42 +98,30 @@ class Loopback {
 
 constexpr std::size_t kLarge = std::size_t{256} << 10U;
 
-/// Sends until the connection is seen to be near, and once more, while `Pacing` still looks: what
-/// comes near only after the last look is far to it, and must be so here.
-/// False: this machine does not answer itself within 10 us (emulated and busy ones).
-bool send_until_near(const Loopback& connection) {
-  for (int sends = 0; sends < Pacing::kLooks; ++sends) {
-    const bool is_near = connection.is_near();
-    connection.send(kLarge);
-    if (is_near) return true;
-  }
-  return false;
-}
-
-TEST(Pacing, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
+TEST(NearConnections, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
   const Loopback connection;
   if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-  if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
+  connection.send(kLarge);
   EXPECT_EQ(connection.control(), "bbr") << "not a send of UCX";
-  const ScopedUcxSends sends;
-  connection.send(Pacing::kLeastBytes - 1);
+  const ScopedUcxSends sends({});
+  connection.send(ScopedUcxSends::kLargeBytes - 1);
   EXPECT_EQ(connection.control(), "bbr") << "a small send";
-  connection.send(Pacing::kLeastBytes);
+  connection.send(ScopedUcxSends::kLargeBytes);
   EXPECT_EQ(connection.control(), "reno");
 }
 
-TEST(Pacing, ADescriptorsNextConnectionIsLookedAtAnew) {
-  const ScopedUcxSends sends;
+TEST(NearConnections, ADescriptorsNextConnectionIsLookedAtAnew) {
+  const ScopedUcxSends sends({});
   for (int i = 0; i < 2; ++i) {
     const Loopback connection;
     if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-    if (!send_until_near(connection)) GTEST_SKIP() << "skipped: no short round trips here";
+    connection.send(kLarge);
     EXPECT_EQ(connection.control(), "reno");
   }
 }
 
-TEST(Pacing, OtherChoicesStay) {
-  const ScopedUcxSends sends;
+TEST(NearConnections, OtherChoicesStay) {
+  const ScopedUcxSends sends({});
   const Loopback connection;
   ASSERT_TRUE(connection.use("reno"));
   connection.send(kLarge);

@@ -1,0 +1,43 @@
+// Which TCP connections stay within the machine, and what is done about them (private to the
+// room).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+
+namespace tandem::transfer {
+
+/// Tells connections within one machine from others: both ends have one address, or the shortest
+/// round trip is under 10 us, within which no network card answers. One that is found near goes on
+/// without BBR, where the system's setting (net.ipv4.tcp_congestion_control) put it on that.
+///
+/// Why: BBR lets segments go by a timer, at the rate that it believes the path to have. Between
+/// processes of one machine there is no path to share, and the timer's interrupts are a sixth of
+/// what a transfer costs (docs/benchmarks.md). What an administrator chose for a network stays.
+///
+/// One thread. Source: tcp(7), TCP_INFO and TCP_CONGESTION; socket(7), SO_COOKIE.
+class NearConnections {
+ public:
+  /// Times that a connection is looked at; one that was never near by then is far.
+  static constexpr int kLooks = 64;
+
+  /// Before a send that is worth a look on socket `fd`; cheap once it is known what the connection
+  /// is. False for what is no TCP socket.
+  bool is_near(int fd);
+
+  static bool is_near(std::uint32_t min_rtt_us);
+  /// Whether a near connection under `control` is to go on without it.
+  static bool is_needless(std::string_view control);
+
+ private:
+  struct Seen {
+    std::uint64_t cookie = 0;  ///< a descriptor's number is used again, this is not
+    int looks_left = 0;
+    bool near = false;
+  };
+
+  std::unordered_map<int, Seen> seen_;
+};
+
+}  // namespace tandem::transfer

@@ -1,0 +1,129 @@
+#include "common/transfer/splice_sends.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+
+namespace tandem::transfer {
+namespace {
+
+/// Of the pipe: what everybody may ask for (fs.pipe-max-size), 256 pages.
+constexpr int kPipeBytes = 1 << 20;
+
+bool is_in(std::span<const std::byte> memory, const iovec& part) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.iov_base);
+  const auto base = reinterpret_cast<std::uintptr_t>(memory.data());
+  return part.iov_len >= SpliceSends::kLeastBytes && part.iov_len <= memory.size() &&
+         begin >= base && begin - base <= memory.size() - part.iov_len;
+}
+
+/// Errors that say nothing about the connection: the system, or this kind of socket, has no such
+/// way.
+bool is_refusal(int error) {
+  return error == ENOSYS || error == EPERM || error == EINVAL || error == EOPNOTSUPP;
+}
+
+std::size_t bytes_of(std::span<const iovec> parts) {
+  std::size_t bytes = 0;
+  for (const iovec& part : parts)
+    bytes += part.iov_len;
+  return bytes;
+}
+
+}  // namespace
+
+SpliceSends::~SpliceSends() {
+  close();
+}
+
+bool SpliceSends::is_worth_it(const char* release) {
+  int major = 0;
+  int minor = 0;
+  if (std::sscanf(release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 6 || (major == 6 && minor >= 5);
+}
+
+bool SpliceSends::open() {
+  if (pipe_[0] >= 0) return true;
+  utsname system{};
+  if (::uname(&system) == 0 && is_worth_it(system.release) &&
+      ::pipe2(pipe_, O_NONBLOCK | O_CLOEXEC) == 0) {
+    if (::fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes) >= kPipeBytes) return true;
+    close();
+  }
+  is_off_ = true;
+  return false;
+}
+
+void SpliceSends::close() {
+  for (int& end : pipe_) {
+    if (end >= 0) ::close(end);
+    end = -1;
+  }
+}
+
+ssize_t SpliceSends::send(
+    int fd, const msghdr& message, int flags, std::span<const std::byte> memory, Sendmsg copy) {
+  const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
+  ssize_t total = 0;
+  std::size_t i = 0;
+  while (i < parts.size()) {
+    const bool in_place = !is_off_ && is_in(memory, parts[i]) && open();
+    std::size_t end = i + 1;
+    while (!in_place && end < parts.size() && (is_off_ || !is_in(memory, parts[end])))
+      ++end;
+    const bool more = end < parts.size() || (flags & MSG_MORE) != 0;
+    msghdr some = message;
+    some.msg_iov = message.msg_iov + i;
+    some.msg_iovlen = end - i;
+    const ssize_t sent =
+        in_place ? splice_part(fd, parts[i], more) : copy(fd, &some, flags | (more ? MSG_MORE : 0));
+    if (in_place && sent < 0 && is_off_) continue;
+    if (sent < 0) return total > 0 ? total : sent;
+    total += sent;
+    if (static_cast<std::size_t>(sent) < bytes_of(parts.subspan(i, end - i))) return total;
+    i = end;
+  }
+  return total;
+}
+
+/// How much of it the socket took, or -1 and errno; -1 and off when the system refuses.
+ssize_t SpliceSends::splice_part(int fd, const iovec& part, bool more) {
+  std::size_t sent = 0;
+  while (sent < part.iov_len) {
+    const iovec rest{.iov_base = static_cast<std::byte*>(part.iov_base) + sent,
+                     .iov_len = part.iov_len - sent};
+    ssize_t piped = ::vmsplice(pipe_[1], &rest, 1, SPLICE_F_NONBLOCK);
+    if (piped <= 0) {
+      is_off_ = true;
+      close();
+      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    }
+    while (piped > 0) {
+      const ssize_t taken = ::splice(pipe_[0],
+                                     nullptr,
+                                     fd,
+                                     nullptr,
+                                     static_cast<std::size_t>(piped),
+                                     SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
+      if (taken <= 0) {
+        const int why = taken == 0 ? EAGAIN : errno;
+        is_off_ = is_refusal(why);
+        close();  // with what the socket did not take
+        errno = why;
+        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+      }
+      piped -= taken;
+      sent += static_cast<std::size_t>(taken);
+      spliced_bytes_ += static_cast<std::uint64_t>(taken);
+    }
+  }
+  return static_cast<ssize_t>(sent);
+}
+
+}  // namespace tandem::transfer
