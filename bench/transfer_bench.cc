@@ -168,7 +168,7 @@ struct Node {
   void on(const TransportEvent& event) {
     const std::lock_guard lock(mutex);
     if (const auto* landed_event = std::get_if<UnitLandedEvent>(&event)) {
-      landed += landed_event->crc_ok ? 1U : 0U;
+      landed += landed_event->crc_ok ? landed_event->header.page_count : 0U;
       // The thread that waits shares the receiver's core: two changes of threads for each unit.
       if (landed < landed_wanted) return;
     } else if (const auto* done_event = std::get_if<SendDoneEvent>(&event)) {
@@ -177,6 +177,8 @@ struct Node {
       if (done < done_wanted) return;
     } else if (const auto* up = std::get_if<PeerConnectedEvent>(&event)) {
       lanes = up->transports;
+    } else if (std::holds_alternative<PeerReadsPagesEvent>(event)) {
+      maps_pool = true;
     } else if (std::holds_alternative<LandingClosedEvent>(event)) {
       ++closed;
     }
@@ -203,7 +205,10 @@ struct Node {
   std::vector<std::uint32_t> order;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t landed = 0, landed_wanted = 0, done = 0, done_wanted = 0, failed = 0, closed = 0;
+  std::uint64_t landed = 0, landed_wanted = 0;  ///< pages
+  std::uint64_t done = 0, done_wanted = 0, failed = 0;  ///< units
+  std::uint64_t closed = 0;
+  bool maps_pool = false;  ///< the peer, ours
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
 };
@@ -226,9 +231,12 @@ std::string get(int fd) {
   return {frame.data() + sizeof size, std::min<std::size_t>(size, 1000)};
 }
 
-std::uint64_t units_of(const Options& o, const PageMemory& memory) {
-  const std::uint64_t unit_pages = std::max<std::uint64_t>(1, o.unit_kib / o.page_kib);
-  return (memory.page_count + unit_pages - 1) / unit_pages;
+/// As prefill cuts units (handoff::SideOptions), for a peer that maps the pool or does not.
+std::uint32_t unit_pages(const Options& o, bool maps_pool) {
+  const handoff::SideOptions prefill;
+  std::uint64_t bytes = o.unit_kib << 10U;
+  if (bytes == 0) bytes = o.scattered || maps_pool ? prefill.unit_bytes : prefill.run_bytes;
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / (o.page_kib << 10U)));
 }
 
 void receiver(const Options& o, int fd) {
@@ -239,7 +247,7 @@ void receiver(const Options& o, int fd) {
   for (std::uint64_t round = 0; round < o.rounds; ++round) {
     {
       const std::lock_guard lock(node.mutex);
-      node.landed_wanted = (round + 1) * units_of(o, node.memory);
+      node.landed_wanted = (round + 1) * node.memory.page_count;
     }
     node.transport->open_landing(name_of_round(round), 0, node.order);
     put(fd, "open");
@@ -252,21 +260,23 @@ void receiver(const Options& o, int fd) {
 }
 
 double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
-  const auto unit_pages =
-      static_cast<std::uint32_t>(std::max<std::uint64_t>(1, o.unit_kib / o.page_kib));
   const std::uint64_t before = node.done;
   std::uint64_t sent = 0;
   std::uint64_t allowed = o.in_flight;
   get(fd);  // "open"
+  const std::uint32_t most = [&] {
+    const std::lock_guard lock(node.mutex);
+    return unit_pages(o, node.maps_pool);
+  }();
   const double begin = seconds_now();
-  for (std::uint32_t first = 0; first < node.memory.page_count; first += unit_pages) {
+  for (std::uint32_t first = 0; first < node.memory.page_count; first += most) {
     if (sent == allowed) {
       // Half of them at a time: the thread that waits shares the sender's core, two changes of
       // threads for each unit.
       allowed += std::max<std::uint64_t>(o.in_flight / 2, 1);
       node.wait_for_done(before + allowed - o.in_flight);
     }
-    const std::uint32_t count = std::min(unit_pages, node.memory.page_count - first);
+    const std::uint32_t count = std::min(most, node.memory.page_count - first);
     node.transport->send(
         {.peer = kReceiver,
          .header = {.name = name_of_round(round),
@@ -375,8 +385,6 @@ Options parse(int argc, char** argv) {
       std::exit(2);
     }
   }
-  const handoff::SideOptions prefill;
-  if (o.unit_kib == 0) o.unit_kib = (o.scattered ? prefill.unit_bytes : prefill.run_bytes) >> 10U;
   return o;
 }
 
@@ -427,7 +435,7 @@ int main(int argc, char** argv) {
     result = {{"bench", "transfer"},
               {"mib", o.mib},
               {"page_kib", o.page_kib},
-              {"unit_kib", o.unit_kib},
+              {"unit_kib", unit_pages(o, node.maps_pool) * o.page_kib},
               {"in_flight", o.in_flight},
               {"scattered", o.scattered},
               {"transports", way(node)},

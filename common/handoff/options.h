@@ -27,14 +27,14 @@ struct SideOptions {
   std::uint32_t window_pages = 64;
   /// Bad CRCs of one unit before the transfer fails.
   std::uint32_t resends_max = 3;
-  /// Prefill: a unit is at most this long (and at least one page part). Pages that lie apart are
-  /// put together for some ways to a peer, once for all of them.
+  /// Prefill: a unit is at most this long (and at least one page part).
   std::uint64_t unit_bytes = 1U << 20U;
-  /// Prefill: a unit of neighbouring memory is at most this long (and at least one page part): what
-  /// goes over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put
+  /// Prefill: and this long where it is one run of memory, for peers that do not read it there:
+  /// what goes over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put
   /// together.
   std::uint64_t run_bytes = kRunBytes;
   std::uint32_t units_in_flight_max = 128;  ///< of the whole side
+  /// More than that, and what was read for its CRC has left the caches before it goes.
   std::uint32_t units_in_flight_per_transfer = 32;
   std::uint64_t bytes_in_flight_max = 64U << 20U;  ///< of the whole side
   /// Prefill: how long a grant is kept at most for a request that the own engine has not named yet.

@@ -111,7 +111,9 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
   const std::uint32_t open = open_parts(first);
   const auto first_part = static_cast<std::uint16_t>(std::countr_zero(open));
   const auto open_count = static_cast<std::uint16_t>(std::countr_one(open >> first_part));
-  const std::uint64_t run_bytes = std::min(options_.run_bytes, options_.unit_bytes);
+  const std::uint64_t run_bytes = readers_.contains(send.peer)
+                                      ? options_.unit_bytes
+                                      : std::min(options_.run_bytes, options_.unit_bytes);
   const auto length = [&](std::uint16_t parts) {
     return part_bytes(options_.layout, first_part, parts).length;
   };

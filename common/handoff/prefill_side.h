@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -73,6 +74,12 @@ struct FromDecode {
   DecodeToPrefill message;
 };
 
+/// Event of the transport: a linked peer reads units where they lie. Until it is lost, its units are
+/// long: each is a message, and nothing is put together.
+struct PeerReadsPages {
+  std::uint64_t peer = 0;
+};
+
 using PrefillEvent = std::variant<StartSend,
                                   ChunkReady,
                                   FirstToken,
@@ -80,6 +87,7 @@ using PrefillEvent = std::variant<StartSend,
                                   SendDone,
                                   FromDecode,
                                   PeerLinked,
+                                  PeerReadsPages,
                                   PeerLost,
                                   TimePassed>;
 
@@ -220,6 +228,7 @@ class PrefillSide {
   Sends sends_;
   std::deque<Ended> ended_;
   std::vector<std::uint64_t> peers_;
+  std::set<std::uint64_t> readers_;  ///< of peers_
   std::size_t units_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   SendKey pump_after_;  ///< fairness: where the next round of pump_all begins

@@ -236,16 +236,19 @@ TEST(PrefillSide, UnitsInFlightAreBoundedAndShared) {
   EXPECT_EQ(sent[1] + sent[2] + sent[3], 30);
 }
 
-/// Pages of 100 bytes, `parts` of them; runs of 300 and units of 500 bytes at most.
-std::vector<SendUnit> cut(std::uint32_t parts, const std::vector<std::uint32_t>& source) {
+/// Of pages of 100 bytes, when runs are of 300 and units of 500 bytes at most.
+std::vector<SendUnit> cut(const std::vector<std::uint32_t>& source,
+                          const std::vector<PrefillEvent>& before = {}) {
   SideOptions o = options(kP);
   o.layout.layer_count = 10;
   o.layout.page_bytes = 100;
   o.layout.page_stride_bytes = 100;
-  o.layout.part_count = parts;
+  o.layout.part_count = 1;
   o.run_bytes = 300;
   o.unit_bytes = 500;
   P p(o);
+  for (const PrefillEvent& event : before)
+    p.feed(event);
   p.feed(StartSend{kKey, kD, 4 * static_cast<std::uint32_t>(source.size()), kDeadline});
   p.feed(ChunkReady{kKey, 0, source, 0, 0});
   return all<SendUnit>(p.feed(FromDecode{kD,
@@ -274,13 +277,35 @@ TEST(PrefillSide, UnitsAreRunsOfMemoryWherePagesAreNeighbours) {
     SCOPED_TRACE(row.name);
     std::vector<std::uint32_t> counts;
     std::uint32_t next = 0;
-    for (const SendUnit& unit : cut(1, row.source)) {
+    for (const SendUnit& unit : cut(row.source)) {
       EXPECT_EQ(unit.range.first_page, next);
       next += unit.range.page_count;
       counts.push_back(unit.range.page_count);
     }
     EXPECT_EQ(counts, row.want);
     EXPECT_EQ(next, row.source.size());
+  }
+}
+
+TEST(PrefillSide, UnitsAreLongForAPeerThatReadsPagesWhereTheyLie) {
+  struct Row {
+    const char* name;
+    std::vector<PrefillEvent> before;
+    std::size_t want;  ///< units of ten neighbours
+  };
+
+  const PeerLinked linked{kD};
+  const PeerReadsPages reads{kD};
+  const Row rows[] = {
+      {"linked", {linked}, 4},
+      {"and reads", {linked, reads}, 2},
+      {"another one reads", {linked, PeerLinked{kD + 1}, PeerReadsPages{kD + 1}}, 4},
+      {"read, and came back", {linked, reads, PeerLost{kD, unavailable("gone")}, linked}, 4},
+      {"told late, of one that is lost", {reads, linked}, 4},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    EXPECT_EQ(cut({4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, row.before).size(), row.want);
   }
 }
 

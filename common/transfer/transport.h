@@ -68,11 +68,17 @@ struct PeerConnectedEvent {
   std::string transports;  ///< "posix/memory cma/memory", "tcp/eth0", ...
 };
 
+/// A peer on this machine has mapped the pool: from here on it reads units where they lie.
+struct PeerReadsPagesEvent {
+  std::uint64_t peer = 0;
+};
+
 using TransportEvent = std::variant<UnitLandedEvent,
                                     LandingClosedEvent,
                                     SendDoneEvent,
                                     PeerDataErrorEvent,
-                                    PeerConnectedEvent>;
+                                    PeerConnectedEvent,
+                                    PeerReadsPagesEvent>;
 /// Must not block and must not call back into the transport's destructor.
 using EventSink = std::function<void(TransportEvent&&)>;
 

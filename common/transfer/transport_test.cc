@@ -1,9 +1,11 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/transfer/splice_sends.h"
 #include "common/transfer/transport_test_support.h"
 
 #include <gtest/gtest.h>
 
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -103,6 +105,37 @@ TEST_P(Transport, MovesUnitsOfAllSizes) {
 /// Over TCP units are sent whole unless rendezvous is asked for.
 TEST(TransportRendezvous, MovesUnitsOfAllSizesOverTcp) {
   move_units_of_all_sizes({.back_end = BackEnd::kUcxTcp, .rendezvous_bytes = 1});
+}
+
+/// And units put together in a slot do not: it is given to the next one at once.
+TEST(TransportTcp, NeighboursGoFromWhereTheyLie) {
+  utsname system{};
+  ASSERT_EQ(::uname(&system), 0);
+  if (!SpliceSends::is_worth_it(system.release))
+    GTEST_SKIP() << "skipped: this kernel sends a pipe's pages one by one";
+  constexpr std::uint64_t kPage = std::uint64_t{200} << 10U;
+  Pair pair({.back_end = BackEnd::kUcxTcp, .page_bytes = kPage});
+  const auto move = [&](std::uint32_t unit, std::vector<std::uint32_t> source) {
+    for (std::uint32_t i = 0; i < 2; ++i)
+      fill_page(pair.sender.memory, source[i], i);
+    pair.receiver.transport->open_landing(test_name(unit), 0, {7, 3});
+    UnitHeader header = unit_header(pair.sender.memory, unit, 0, 2);
+    header.name = test_name(unit);
+    pair.send(header, std::move(source));
+    const auto landed = pair.receiver.next<UnitLandedEvent>();
+    ASSERT_TRUE(landed);
+    EXPECT_TRUE(landed->crc_ok);
+    expect_page(pair.receiver, 7, 0);
+    expect_page(pair.receiver, 3, 1);
+    ASSERT_TRUE(pair.sender.next<SendDoneEvent>());
+  };
+  // Counted behind the event: once more than that must have been counted by now.
+  move(1, {2, 5});
+  move(2, {2, 5});
+  EXPECT_EQ(pair.sender.transport->stats().spliced_bytes, 0U);
+  for (std::uint32_t unit = 3; unit < 6; ++unit)
+    move(unit, {4, 5});
+  EXPECT_GE(pair.sender.transport->stats().spliced_bytes, 2 * kPage);
 }
 
 TEST_P(Transport, PartsOfPagesLandSeparately) {

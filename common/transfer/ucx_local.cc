@@ -132,8 +132,9 @@ void UcxTransport::accept_arrived(std::span<const std::byte> message) {
   if (endpoint == nullptr) return;
   if (accepted->kind == MemoryKind::kSlots) {
     endpoint->maps_slots |= slots_.shareable() && accepted->key == slots_.key();
-  } else {
-    endpoint->maps_pool |= memory_.shared != nullptr && accepted->key == memory_.shared->key();
+  } else if (memory_.shared != nullptr && accepted->key == memory_.shared->key() &&
+             !std::exchange(endpoint->maps_pool, true)) {
+    sink_(PeerReadsPagesEvent{endpoint->peer});
   }
 }
 
