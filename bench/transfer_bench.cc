@@ -205,7 +205,7 @@ struct Node {
   std::vector<std::uint32_t> order;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t landed = 0, landed_wanted = 0;  ///< pages
+  std::uint64_t landed = 0, landed_wanted = 0;          ///< pages
   std::uint64_t done = 0, done_wanted = 0, failed = 0;  ///< units
   std::uint64_t closed = 0;
   bool maps_pool = false;  ///< the peer, ours

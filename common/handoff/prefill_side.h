@@ -74,8 +74,8 @@ struct FromDecode {
   DecodeToPrefill message;
 };
 
-/// Event of the transport: a linked peer reads units where they lie. Until it is lost, its units are
-/// long: each is a message, and nothing is put together.
+/// Event of the transport: a linked peer reads units where they lie. Until it is lost, its units
+/// are long: each is a message, and nothing is put together.
 struct PeerReadsPages {
   std::uint64_t peer = 0;
 };
