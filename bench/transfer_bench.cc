@@ -177,8 +177,8 @@ struct Node {
       if (done < done_wanted) return;
     } else if (const auto* up = std::get_if<PeerConnectedEvent>(&event)) {
       lanes = up->transports;
-    } else if (std::holds_alternative<PeerReadsPagesEvent>(event)) {
-      maps_pool = true;
+    } else if (std::holds_alternative<PeerIsLocalEvent>(event)) {
+      is_local = true;
     } else if (std::holds_alternative<LandingClosedEvent>(event)) {
       ++closed;
     }
@@ -208,7 +208,8 @@ struct Node {
   std::uint64_t landed = 0, landed_wanted = 0;          ///< pages
   std::uint64_t done = 0, done_wanted = 0, failed = 0;  ///< units
   std::uint64_t closed = 0;
-  bool maps_pool = false;  ///< the peer, ours
+  bool is_local = false;         ///< the peer: nothing goes over the network
+  std::uint32_t unit_pages = 1;  ///< of the last round; the sender's thread alone
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
 };
@@ -231,11 +232,11 @@ std::string get(int fd) {
   return {frame.data() + sizeof size, std::min<std::size_t>(size, 1000)};
 }
 
-/// As prefill cuts units (handoff::SideOptions), for a peer that maps the pool or does not.
-std::uint32_t unit_pages(const Options& o, bool maps_pool) {
+/// As prefill cuts units of pages that are at most half as long as a run (handoff::SideOptions).
+std::uint32_t unit_pages(const Options& o, bool is_local) {
   const handoff::SideOptions prefill;
   std::uint64_t bytes = o.unit_kib << 10U;
-  if (bytes == 0) bytes = o.scattered || maps_pool ? prefill.unit_bytes : prefill.run_bytes;
+  if (bytes == 0) bytes = o.scattered || is_local ? prefill.unit_bytes : prefill.run_bytes;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / (o.page_kib << 10U)));
 }
 
@@ -264,19 +265,19 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
   std::uint64_t sent = 0;
   std::uint64_t allowed = o.in_flight;
   get(fd);  // "open"
-  const std::uint32_t most = [&] {
+  {
     const std::lock_guard lock(node.mutex);
-    return unit_pages(o, node.maps_pool);
-  }();
+    node.unit_pages = unit_pages(o, node.is_local);
+  }
   const double begin = seconds_now();
-  for (std::uint32_t first = 0; first < node.memory.page_count; first += most) {
+  for (std::uint32_t first = 0; first < node.memory.page_count; first += node.unit_pages) {
     if (sent == allowed) {
       // Half of them at a time: the thread that waits shares the sender's core, two changes of
       // threads for each unit.
       allowed += std::max<std::uint64_t>(o.in_flight / 2, 1);
       node.wait_for_done(before + allowed - o.in_flight);
     }
-    const std::uint32_t count = std::min(most, node.memory.page_count - first);
+    const std::uint32_t count = std::min(node.unit_pages, node.memory.page_count - first);
     node.transport->send(
         {.peer = kReceiver,
          .header = {.name = name_of_round(round),
@@ -320,12 +321,12 @@ double best_gb_per_s(std::size_t bytes, Work work) {
   return best;
 }
 
-/// GB/s of UCX's own benchmark with messages of the unit's size, 0 when it is not installed.
-double perftest(std::uint64_t unit_bytes) {
+/// GB/s of UCX's own benchmark with messages of so many bytes, 0 when it is not installed.
+double perftest(std::uint64_t message_bytes) {
   if (std::system("command -v ucx_perftest > /dev/null 2>&1") != 0) return 0;
   const std::string port = std::to_string(20000 + system_random() % 20000);
-  const std::string arguments = " -t ucp_am_bw -f -n 400 -w 20 -s " + std::to_string(unit_bytes) +
-                                " -p " + port + " 2>/dev/null";
+  const std::string arguments = " -t ucp_am_bw -f -n 400 -w 20 -s " +
+                                std::to_string(message_bytes) + " -p " + port + " 2>/dev/null";
   const std::string command = "(timeout 20 ucx_perftest" + arguments +
                               " > /dev/null & sleep 0.7; timeout 20 ucx_perftest 127.0.0.1" +
                               arguments + "; wait)";
@@ -435,7 +436,7 @@ int main(int argc, char** argv) {
     result = {{"bench", "transfer"},
               {"mib", o.mib},
               {"page_kib", o.page_kib},
-              {"unit_kib", unit_pages(o, node.maps_pool) * o.page_kib},
+              {"unit_kib", node.unit_pages * o.page_kib},
               {"in_flight", o.in_flight},
               {"scattered", o.scattered},
               {"transports", way(node)},

@@ -25,7 +25,7 @@ using StreamId = Id<struct StreamTag, std::uint64_t>;
 
 /// 3: the data path's pieces over TCP are 512 KiB, which a peer of an earlier version (8 KiB and
 /// 256 KiB) cannot receive.
-inline constexpr std::uint32_t kHandoffVersion = 3;
+inline constexpr std::uint32_t kHandoffVersion = 4;
 
 /// First message each way on a pair stream.
 struct HelloMessage {

@@ -29,14 +29,14 @@ struct SideOptions {
   std::uint32_t resends_max = 3;
   /// Prefill: a unit is at most this long (and at least one page part).
   std::uint64_t unit_bytes = 1U << 20U;
-  /// Prefill: and this long where it is one run of memory, for peers that do not read it there:
-  /// what goes over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put
-  /// together.
+  /// Prefill: and this long where it is one run of memory, for peers that are not local: what goes
+  /// over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put together.
   std::uint64_t run_bytes = kRunBytes;
   std::uint32_t units_in_flight_max = 128;  ///< of the whole side
   /// More than that, and what was read for its CRC has left the caches before it goes.
   std::uint32_t units_in_flight_per_transfer = 32;
-  std::uint64_t bytes_in_flight_max = 64U << 20U;  ///< of the whole side
+  /// Of the whole side. Not less than that many units, or short ones leave no room for long ones.
+  std::uint64_t bytes_in_flight_max = 128U << 20U;
   /// Prefill: how long a grant is kept at most for a request that the own engine has not named yet.
   /// The engine may be in a step meanwhile: longer than any.
   Duration orphan_ttl = seconds(3600);

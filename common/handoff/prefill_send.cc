@@ -46,7 +46,8 @@ bool PrefillSide::note_chunk(Sends::iterator it, const ChunkReady& event, Out& o
 
 void PrefillSide::pump_all(Out& out) {
   // One unit for each in turn, beginning after the one that got the last: no transfer starves, as
-  // long as units that do not fit into what is left of bytes_in_flight_max are as large as others.
+  // long as it is units that are at their limit, or those that do not fit into what is left of
+  // bytes_in_flight_max are as large as others.
   bool sent = true;
   while (sent && units_in_flight_ < options_.units_in_flight_max) {
     sent = false;
@@ -111,7 +112,7 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
   const std::uint32_t open = open_parts(first);
   const auto first_part = static_cast<std::uint16_t>(std::countr_zero(open));
   const auto open_count = static_cast<std::uint16_t>(std::countr_one(open >> first_part));
-  const std::uint64_t run_bytes = readers_.contains(send.peer)
+  const std::uint64_t run_bytes = locals_.contains(send.peer)
                                       ? options_.unit_bytes
                                       : std::min(options_.run_bytes, options_.unit_bytes);
   const auto length = [&](std::uint16_t parts) {

@@ -59,8 +59,8 @@ struct CancelSend {
   Status reason;
 };
 
-/// Event of the transport: a SendUnit has ended, well or not; its source bytes are free. Comes
-/// exactly once per SendUnit, also when the peer dies.
+/// Event of the transport: a SendUnit has ended, well or not; its source bytes are free, as
+/// transfer::SendDoneEvent has it. Comes exactly once per SendUnit, also when the peer dies.
 struct SendDone {
   TransferName name;
   std::uint32_t unit = 0;
@@ -74,9 +74,9 @@ struct FromDecode {
   DecodeToPrefill message;
 };
 
-/// Event of the transport: a linked peer reads units where they lie. Until it is lost, its units
-/// are long: each is a message, and nothing is put together.
-struct PeerReadsPages {
+/// Event of the transport: nothing goes to a linked peer over the network. Until it is lost, its
+/// units are long: each is a message, and no piece has to be put together.
+struct PeerIsLocal {
   std::uint64_t peer = 0;
 };
 
@@ -87,7 +87,7 @@ using PrefillEvent = std::variant<StartSend,
                                   SendDone,
                                   FromDecode,
                                   PeerLinked,
-                                  PeerReadsPages,
+                                  PeerIsLocal,
                                   PeerLost,
                                   TimePassed>;
 
@@ -112,7 +112,7 @@ struct SendRefused {
   Status status;
 };
 
-/// The transfer is over and none of its pages is being read: they may go to the prefix cache
+/// The transfer is over and none of its pages is being sent: they may go to the prefix cache
 /// (always valid KV, whatever the status says of the transfer).
 struct ReleaseSource {
   SendKey key;
@@ -228,7 +228,7 @@ class PrefillSide {
   Sends sends_;
   std::deque<Ended> ended_;
   std::vector<std::uint64_t> peers_;
-  std::set<std::uint64_t> readers_;  ///< of peers_
+  std::set<std::uint64_t> locals_;  ///< of peers_
   std::size_t units_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   SendKey pump_after_;  ///< fairness: where the next round of pump_all begins

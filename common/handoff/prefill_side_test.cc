@@ -236,6 +236,11 @@ TEST(PrefillSide, UnitsInFlightAreBoundedAndShared) {
   EXPECT_EQ(sent[1] + sent[2] + sent[3], 30);
 }
 
+TEST(PrefillSide, LongUnitsHaveRoomBesideShortOnes) {
+  const SideOptions o;
+  EXPECT_GE(o.bytes_in_flight_max, o.units_in_flight_max * o.unit_bytes);
+}
+
 /// Of pages of 100 bytes, when runs are of 300 and units of 500 bytes at most.
 std::vector<SendUnit> cut(const std::vector<std::uint32_t>& source,
                           const std::vector<PrefillEvent>& before = {}) {
@@ -287,7 +292,7 @@ TEST(PrefillSide, UnitsAreRunsOfMemoryWherePagesAreNeighbours) {
   }
 }
 
-TEST(PrefillSide, UnitsAreLongForAPeerThatReadsPagesWhereTheyLie) {
+TEST(PrefillSide, UnitsAreLongForALocalPeer) {
   struct Row {
     const char* name;
     std::vector<PrefillEvent> before;
@@ -295,13 +300,13 @@ TEST(PrefillSide, UnitsAreLongForAPeerThatReadsPagesWhereTheyLie) {
   };
 
   const PeerLinked linked{kD};
-  const PeerReadsPages reads{kD};
+  const PeerIsLocal local{kD};
   const Row rows[] = {
       {"linked", {linked}, 4},
-      {"and reads", {linked, reads}, 2},
-      {"another one reads", {linked, PeerLinked{kD + 1}, PeerReadsPages{kD + 1}}, 4},
-      {"read, and came back", {linked, reads, PeerLost{kD, unavailable("gone")}, linked}, 4},
-      {"told late, of one that is lost", {reads, linked}, 4},
+      {"and local", {linked, local}, 2},
+      {"another one is", {linked, PeerLinked{kD + 1}, PeerIsLocal{kD + 1}}, 4},
+      {"was, and came back", {linked, local, PeerLost{kD, unavailable("gone")}, linked}, 4},
+      {"told late, of one that is lost", {local, linked}, 4},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);

@@ -103,7 +103,7 @@ TEST(NearConnections, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
   if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
   connection.send(kLarge);
   EXPECT_EQ(connection.control(), "bbr") << "not a send of UCX";
-  const ScopedUcxSends sends({});
+  ScopedUcxSends sends({});
   connection.send(ScopedUcxSends::kLargeBytes - 1);
   EXPECT_EQ(connection.control(), "bbr") << "a small send";
   connection.send(ScopedUcxSends::kLargeBytes);
@@ -111,7 +111,7 @@ TEST(NearConnections, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
 }
 
 TEST(NearConnections, ADescriptorsNextConnectionIsLookedAtAnew) {
-  const ScopedUcxSends sends({});
+  ScopedUcxSends sends({});
   for (int i = 0; i < 2; ++i) {
     const Loopback connection;
     if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
@@ -121,7 +121,7 @@ TEST(NearConnections, ADescriptorsNextConnectionIsLookedAtAnew) {
 }
 
 TEST(NearConnections, OtherChoicesStay) {
-  const ScopedUcxSends sends({});
+  ScopedUcxSends sends({});
   const Loopback connection;
   ASSERT_TRUE(connection.use("reno"));
   connection.send(kLarge);

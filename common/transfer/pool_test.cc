@@ -76,9 +76,9 @@ class TransferPool : public ::testing::Test {
 
 TEST_F(TransferPool, UnitsAreReadWhereTheyLie) {
   Pair pair({.back_end = BackEnd::kUcxPool});
-  const auto reads = pair.sender.next<PeerReadsPagesEvent>();
-  ASSERT_TRUE(reads);
-  EXPECT_EQ(reads->peer, kReceiver);
+  const auto local = pair.sender.next<PeerIsLocalEvent>();
+  ASSERT_TRUE(local);
+  EXPECT_EQ(local->peer, kReceiver);
   for (std::uint32_t i = 0; i < 4; ++i)
     fill_page(pair.sender.memory, 3 * i % 5, i);
   pair.wait_for(&TransportStats::sent_from_pool);
@@ -93,8 +93,7 @@ TEST_F(TransferPool, UnitsAreReadWhereTheyLie) {
   EXPECT_TRUE(done->status.ok());
   EXPECT_EQ(done->crc, landed->header.payload_crc);
   EXPECT_EQ(pair.sender.transport->stats().sent_in_slots, slots);
-  EXPECT_FALSE(pair.sender.next<PeerReadsPagesEvent>(0)) << "said once";
-  EXPECT_FALSE(pair.receiver.next<PeerReadsPagesEvent>(0)) << "its pages are its own";
+  EXPECT_FALSE(pair.sender.next<PeerIsLocalEvent>(0)) << "said once";
   const std::uint32_t where[] = {9, 2, 3, 15};
   for (std::uint32_t page = 0; page < 4; ++page) {
     for (std::uint64_t i = 0; i < 4096; ++i)
@@ -136,7 +135,7 @@ TEST_F(TransferPool, OnlyWhenThePoolIsShared) {
     ASSERT_TRUE(pair.sender.next<SendDoneEvent>());
   }
   EXPECT_EQ(pair.sender.transport->stats().sent_from_pool, 0U);
-  EXPECT_FALSE(pair.sender.next<PeerReadsPagesEvent>(0));
+  EXPECT_TRUE(pair.sender.next<PeerIsLocalEvent>(0)) << "but it reads the slots";
 }
 
 TEST_F(TransferPool, NotWhenTheUserWantsTcp) {

@@ -185,6 +185,7 @@ TEST(TransportSlots, NotWhenTheUserWantsTcp) {
   for (std::uint32_t i = 1; i < 20; ++i)
     ASSERT_TRUE(pair.move(i % 16, i));
   EXPECT_EQ(pair.sender.transport->stats().sent_in_slots, 0U);
+  EXPECT_FALSE(pair.sender.next<PeerIsLocalEvent>(0));
 }
 
 TEST(TransportSlots, DamageIsSeen) {

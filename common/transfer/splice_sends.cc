@@ -22,8 +22,7 @@ bool is_in(std::span<const std::byte> memory, const iovec& part) {
          begin >= base && begin - base <= memory.size() - part.iov_len;
 }
 
-/// Errors that say nothing about the connection: the system, or this kind of socket, has no such
-/// way.
+/// The system, or this kind of socket, has no such way, and never will.
 bool is_refusal(int error) {
   return error == ENOSYS || error == EPERM || error == EINVAL || error == EOPNOTSUPP;
 }
@@ -56,7 +55,6 @@ bool SpliceSends::open() {
     if (::fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes) >= kPipeBytes) return true;
     close();
   }
-  is_off_ = true;
   return false;
 }
 
@@ -72,18 +70,25 @@ ssize_t SpliceSends::send(
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   ssize_t total = 0;
   std::size_t i = 0;
+  bool copies = is_off_;
   while (i < parts.size()) {
-    const bool in_place = !is_off_ && is_in(memory, parts[i]) && open();
+    const bool in_place = !copies && is_in(memory, parts[i]) && open();
     std::size_t end = i + 1;
-    while (!in_place && end < parts.size() && (is_off_ || !is_in(memory, parts[end])))
+    while (!in_place && end < parts.size() && (copies || !is_in(memory, parts[end])))
       ++end;
     const bool more = end < parts.size() || (flags & MSG_MORE) != 0;
-    msghdr some = message;
-    some.msg_iov = message.msg_iov + i;
-    some.msg_iovlen = end - i;
-    const ssize_t sent =
-        in_place ? splice_part(fd, parts[i], more) : copy(fd, &some, flags | (more ? MSG_MORE : 0));
-    if (in_place && sent < 0 && is_off_) continue;
+    ssize_t sent = 0;
+    if (in_place) {
+      sent = splice_part(fd, parts[i], more);
+      // Copying says what is wrong with the connection, if anything is.
+      copies = sent < 0 && errno != EAGAIN;
+      if (copies) continue;
+    } else {
+      msghdr some = message;
+      some.msg_iov = message.msg_iov + i;
+      some.msg_iovlen = end - i;
+      sent = copy(fd, &some, flags | (more ? MSG_MORE : 0));
+    }
     if (sent < 0) return total > 0 ? total : sent;
     total += sent;
     if (static_cast<std::size_t>(sent) < bytes_of(parts.subspan(i, end - i))) return total;
@@ -92,36 +97,35 @@ ssize_t SpliceSends::send(
   return total;
 }
 
-/// How much of it the socket took, or -1 and errno; -1 and off when the system refuses.
+/// How much of it the socket took, or -1 and errno.
 ssize_t SpliceSends::splice_part(int fd, const iovec& part, bool more) {
+  const auto rest_from = [&part](std::size_t at) {
+    return iovec{.iov_base = static_cast<std::byte*>(part.iov_base) + at,
+                 .iov_len = part.iov_len - at};
+  };
   std::size_t sent = 0;
   while (sent < part.iov_len) {
-    const iovec rest{.iov_base = static_cast<std::byte*>(part.iov_base) + sent,
-                     .iov_len = part.iov_len - sent};
+    const iovec rest = rest_from(sent);
     ssize_t piped = ::vmsplice(pipe_[1], &rest, 1, SPLICE_F_NONBLOCK);
-    if (piped <= 0) {
-      is_off_ = true;
-      close();
-      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    }
+    ssize_t taken = piped;
     while (piped > 0) {
-      const ssize_t taken = ::splice(pipe_[0],
-                                     nullptr,
-                                     fd,
-                                     nullptr,
-                                     static_cast<std::size_t>(piped),
-                                     SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
-      if (taken <= 0) {
-        const int why = taken == 0 ? EAGAIN : errno;
-        is_off_ = is_refusal(why);
-        close();  // with what the socket did not take
-        errno = why;
-        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-      }
+      taken = ::splice(pipe_[0],
+                       nullptr,
+                       fd,
+                       nullptr,
+                       static_cast<std::size_t>(piped),
+                       SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
+      if (taken <= 0) break;
       piped -= taken;
       sent += static_cast<std::size_t>(taken);
       spliced_bytes_ += static_cast<std::uint64_t>(taken);
     }
+    if (taken > 0) continue;
+    const int why = taken == 0 ? EAGAIN : errno;
+    is_off_ = is_refusal(why);
+    close();  // with what the socket did not take
+    errno = why;
+    return sent > 0 ? static_cast<ssize_t>(sent) : -1;
   }
   return static_cast<ssize_t>(sent);
 }

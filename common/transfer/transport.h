@@ -68,8 +68,9 @@ struct PeerConnectedEvent {
   std::string transports;  ///< "posix/memory cma/memory", "tcp/eth0", ...
 };
 
-/// A peer on this machine has mapped the pool: from here on it reads units where they lie.
-struct PeerReadsPagesEvent {
+/// A peer on this machine has mapped memory of ours: from here on units do not go over the network.
+/// Once per connect().
+struct PeerIsLocalEvent {
   std::uint64_t peer = 0;
 };
 
@@ -78,9 +79,14 @@ using TransportEvent = std::variant<UnitLandedEvent,
                                     SendDoneEvent,
                                     PeerDataErrorEvent,
                                     PeerConnectedEvent,
-                                    PeerReadsPagesEvent>;
+                                    PeerIsLocalEvent>;
 /// Must not block and must not call back into the transport's destructor.
 using EventSink = std::function<void(TransportEvent&&)>;
+
+/// What UCX sends over TCP at once: a longer unit it puts together at the receiver, a copy.
+inline constexpr std::size_t kTcpPieceBytes = std::size_t{512} << 10U;
+/// At most so many bytes of a piece are headers, UCX's and ours.
+inline constexpr std::size_t kTcpPieceHeadersMax = 1024;
 
 struct SendRequest {
   std::uint64_t peer = 0;

@@ -130,12 +130,14 @@ void UcxTransport::accept_arrived(std::span<const std::byte> message) {
   if (!accepted || !may_share_) return;
   Endpoint* endpoint = endpoint_of(accepted->from);
   if (endpoint == nullptr) return;
+  const bool was_local = endpoint->maps_slots || endpoint->maps_pool;
   if (accepted->kind == MemoryKind::kSlots) {
     endpoint->maps_slots |= slots_.shareable() && accepted->key == slots_.key();
-  } else if (memory_.shared != nullptr && accepted->key == memory_.shared->key() &&
-             !std::exchange(endpoint->maps_pool, true)) {
-    sink_(PeerReadsPagesEvent{endpoint->peer});
+  } else {
+    endpoint->maps_pool |= memory_.shared != nullptr && accepted->key == memory_.shared->key();
   }
+  if (!was_local && (endpoint->maps_slots || endpoint->maps_pool))
+    sink_(PeerIsLocalEvent{endpoint->peer});
 }
 
 // Lending.

@@ -57,7 +57,7 @@ class BrokenConnection {
 
 TEST(UcxSends, ABreakIsForReadingToFind) {
   const BrokenConnection connection;
-  const ScopedUcxSends sends({});
+  ScopedUcxSends sends({});
   EXPECT_EQ(connection.send_error(), EAGAIN);
   EXPECT_EQ(connection.send_error(), EAGAIN);
   EXPECT_TRUE(connection.reading_ends());
@@ -65,8 +65,8 @@ TEST(UcxSends, ABreakIsForReadingToFind) {
 
 TEST(UcxSends, OthersSeeIt) {
   const BrokenConnection connection;
-  { const ScopedUcxSends ended({}); }
-  const ScopedUcxSends here({});
+  { ScopedUcxSends ended({}); }
+  ScopedUcxSends here({});
   std::thread([&connection] {
     EXPECT_EQ(connection.send_error(), ECONNRESET);
     EXPECT_EQ(connection.send_error(), EPIPE);

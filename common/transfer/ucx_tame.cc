@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <string>
 
 namespace tandem::transfer {
 
@@ -18,8 +19,9 @@ void tame_ucx() {
     ::setenv("UCX_LOG_LEVEL", "fatal", 0);
     // UCX's 8 KiB are a system call for every two pages of memory. Not the user's to change: UCX
     // does not tell the peer, and a piece that is longer than the peer's buffer overflows it.
-    ::setenv("UCX_TCP_TX_SEG_SIZE", "512k", 1);
-    ::setenv("UCX_TCP_RX_SEG_SIZE", "512k", 1);
+    const std::string piece = std::to_string(kTcpPieceBytes >> 10U) + "k";
+    ::setenv("UCX_TCP_TX_SEG_SIZE", piece.c_str(), 1);
+    ::setenv("UCX_TCP_RX_SEG_SIZE", piece.c_str(), 1);
   });
 }
 

@@ -274,7 +274,7 @@ void UcxTransport::run_landing_commands() {
 }
 
 void UcxTransport::run() {
-  const ScopedUcxSends sends({memory_.base, memory_.stride_bytes * memory_.page_count});
+  ScopedUcxSends sends({memory_.base, memory_.stride_bytes * memory_.page_count});
   while (!stop_) {
     run_commands();
     // Not for ever: peers that keep sending must not keep commands and answers waiting.

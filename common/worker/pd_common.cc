@@ -22,6 +22,8 @@ transfer::PageMemory page_memory(const engine::Engine& engine,
 
 namespace internal {
 
+static_assert(handoff::kRunBytes + transfer::kTcpPieceHeadersMax <= transfer::kTcpPieceBytes);
+
 handoff::SideOptions side_options(const PdOptions& options) {
   handoff::SideOptions side;
   side.layout = options.layout;

@@ -93,8 +93,8 @@ void PrefillHandoff::on_transport(const transfer::TransportEvent& event) {
   if (!transport_) return;
   if (const auto* done = std::get_if<transfer::SendDoneEvent>(&event)) {
     feed(handoff::SendDone{done->name, done->unit, done->status.ok(), done->crc});
-  } else if (const auto* reads = std::get_if<transfer::PeerReadsPagesEvent>(&event)) {
-    feed(handoff::PeerReadsPages{reads->peer});
+  } else if (const auto* local = std::get_if<transfer::PeerIsLocalEvent>(&event)) {
+    feed(handoff::PeerIsLocal{local->peer});
   } else if (const auto* error = std::get_if<transfer::PeerDataErrorEvent>(&event)) {
     hub_->data_path_failed(error->peer, error->status);
   }

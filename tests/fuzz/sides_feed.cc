@@ -49,6 +49,7 @@ SideOptions small_options(std::uint64_t incarnation) {
   options.units_in_flight_max = 6;
   options.units_in_flight_per_transfer = 4;
   options.bytes_in_flight_max = 3000;
+  options.run_bytes = 512;
   options.ended_max = 4;
   return options;
 }
@@ -154,8 +155,14 @@ class PrefillWorld {
         now_ = now_ + milliseconds(script_->next());
         return feed(TimePassed{});
       default:
-        if ((script_->next() & 1U) != 0) return feed(PeerLinked{kDecode});
-        return feed(PeerLost{kDecode, unavailable("")});
+        switch (script_->next() & 3U) {
+          case 1:
+            return feed(PeerLinked{kDecode});
+          case 3:
+            return feed(PeerIsLocal{kDecode});
+          default:
+            return feed(PeerLost{kDecode, unavailable("")});
+        }
     }
   }
 

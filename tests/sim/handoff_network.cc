@@ -237,8 +237,7 @@ void World::unit_lands(std::uint32_t index, bool good) {
     }
     const std::uint32_t page_index = u.range.first_page + i;
     if (!good) {
-      page.content_request = 0;
-      page.content_parts = 0;
+      page.content_parts = static_cast<std::uint16_t>(page.content_parts & ~parts);
     } else if (page.content_request == u.name.request_id && page.content_index == page_index) {
       page.content_parts = static_cast<std::uint16_t>(page.content_parts | parts);
     } else {
@@ -369,6 +368,7 @@ void World::restart(bool prefill, std::uint32_t index) {
       if (!p.up || !d.up || (p.incarnation != incarnation && d.incarnation != incarnation))
         continue;
       feed(p, PeerLinked{d.incarnation});
+      if (options_.local) feed(p, PeerIsLocal{d.incarnation});
       feed(d, PeerLinked{p.incarnation});
     }
   }

@@ -42,6 +42,8 @@ WorldOptions draw_options(Random& random, const handoff::PlantedBugs& bugs) {
   o.faults.crashes = some(2);
   o.faults.cancels = some(3);
   o.faults.total = static_cast<int>(pick(random, 0, 9));
+  o.run_parts = pick(random, 1, 4);
+  o.local = random.chance(0.3);
   return o;
 }
 

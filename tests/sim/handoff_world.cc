@@ -50,6 +50,7 @@ World::World(WorldOptions options) : options_(std::move(options)) {
   for (Prefill& p : prefills_) {
     for (Decode& d : decodes_) {
       feed(p, PeerLinked{d.incarnation});
+      if (options_.local) feed(p, PeerIsLocal{d.incarnation});
       feed(d, PeerLinked{p.incarnation});
     }
   }
@@ -76,6 +77,7 @@ SideOptions World::side_options(std::uint64_t incarnation) const {
   o.transfers_max = options_.slots;
   o.window_pages = options_.window_pages;
   o.unit_bytes = std::uint64_t{64} * options_.part_count * options_.unit_pages;
+  o.run_bytes = std::uint64_t{64} * options_.run_parts;
   o.units_in_flight_max = options_.units_in_flight;
   o.units_in_flight_per_transfer = options_.units_in_flight;
   o.resends_max = 2;
