@@ -241,26 +241,33 @@ TEST(PrefillSide, LongUnitsHaveRoomBesideShortOnes) {
   EXPECT_GE(o.bytes_in_flight_max, o.units_in_flight_max * o.unit_bytes);
 }
 
-/// Of pages of 100 bytes, when runs are of 300 and units of 500 bytes at most.
-std::vector<SendUnit> cut(const std::vector<std::uint32_t>& source,
-                          const std::vector<PrefillEvent>& before = {}) {
+/// Of pages of 10 layers.
+SideOptions cutting(std::uint64_t page_bytes,
+                    std::uint32_t parts,
+                    std::uint64_t run_bytes,
+                    std::uint64_t unit_bytes) {
   SideOptions o = options(kP);
   o.layout.layer_count = 10;
-  o.layout.page_bytes = 100;
-  o.layout.page_stride_bytes = 100;
-  o.layout.part_count = 1;
-  o.run_bytes = 300;
-  o.unit_bytes = 500;
+  o.layout.page_bytes = page_bytes;
+  o.layout.page_stride_bytes = page_bytes;
+  o.layout.part_count = parts;
+  o.run_bytes = run_bytes;
+  o.unit_bytes = unit_bytes;
+  return o;
+}
+
+/// The units of a prompt that is ready and granted as a whole.
+std::vector<SendUnit> cut(const SideOptions& o,
+                          const std::vector<std::uint32_t>& source,
+                          const std::vector<PrefillEvent>& before = {}) {
   P p(o);
   for (const PrefillEvent& event : before)
     p.feed(event);
-  p.feed(StartSend{kKey, kD, 4 * static_cast<std::uint32_t>(source.size()), kDeadline});
+  const auto pages = static_cast<std::uint32_t>(source.size());
+  const std::uint32_t tokens = pages * o.layout.page_size;
+  p.feed(StartSend{kKey, kD, tokens, kDeadline});
   p.feed(ChunkReady{kKey, 0, source, 0, 0});
-  return all<SendUnit>(p.feed(FromDecode{kD,
-                                         grant_of(name_at_prefill(),
-                                                  0,
-                                                  static_cast<std::uint32_t>(source.size()),
-                                                  4 * static_cast<std::uint32_t>(source.size()))}));
+  return all<SendUnit>(p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, pages, tokens)}));
 }
 
 TEST(PrefillSide, UnitsAreRunsOfMemoryWherePagesAreNeighbours) {
@@ -282,7 +289,7 @@ TEST(PrefillSide, UnitsAreRunsOfMemoryWherePagesAreNeighbours) {
     SCOPED_TRACE(row.name);
     std::vector<std::uint32_t> counts;
     std::uint32_t next = 0;
-    for (const SendUnit& unit : cut(row.source)) {
+    for (const SendUnit& unit : cut(cutting(100, 1, 300, 500), row.source)) {
       EXPECT_EQ(unit.range.first_page, next);
       next += unit.range.page_count;
       counts.push_back(unit.range.page_count);
@@ -310,24 +317,15 @@ TEST(PrefillSide, UnitsAreLongForALocalPeer) {
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
-    EXPECT_EQ(cut({4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, row.before).size(), row.want);
+    const auto units =
+        cut(cutting(100, 1, 300, 500), {4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, row.before);
+    EXPECT_EQ(units.size(), row.want);
   }
 }
 
 TEST(PrefillSide, PagesLongerThanARunGoInParts) {
-  SideOptions o = options(kP);
-  o.layout.layer_count = 10;
-  o.layout.page_bytes = 1000;
-  o.layout.page_stride_bytes = 1000;
-  o.layout.part_count = 5;
-  o.run_bytes = 650;
-  o.unit_bytes = 1500;
-  P p(o);
-  p.feed(StartSend{kKey, kD, 7, kDeadline});
-  p.feed(ChunkReady{kKey, 0, {4, 5}, 0, 0});
   std::vector<ByteRange> ranges;
-  for (const SendUnit& unit :
-       all<SendUnit>(p.feed(FromDecode{kD, grant_of(name_at_prefill(), 0, 2, 7)}))) {
+  for (const SendUnit& unit : cut(cutting(1000, 5, 650, 1500), {4, 5})) {
     EXPECT_EQ(unit.range.page_count, 1U) << "parts of two pages lie apart";
     ranges.push_back(unit.byte_range);
   }

@@ -59,7 +59,7 @@ void take_off_pacing(int fd) {
 
 }  // namespace
 
-bool NearConnections::is_near(std::uint32_t min_rtt_us) {
+bool NearConnections::is_short(std::uint32_t min_rtt_us) {
   return min_rtt_us < kNearUs;
 }
 
@@ -76,7 +76,7 @@ bool NearConnections::is_near(int fd) {
   if (seen.looks_left == 0) return seen.near;
   --seen.looks_left;
   const auto rtt = min_rtt_us(fd);
-  seen.near = has_one_address(fd) || (rtt && is_near(*rtt));
+  seen.near = has_one_address(fd) || (rtt && is_short(*rtt));
   if (seen.near) take_off_pacing(fd);
   if (seen.near || !rtt) seen.looks_left = 0;
   return seen.near;

@@ -26,7 +26,8 @@ class NearConnections {
   /// is. False for what is no TCP socket.
   bool is_near(int fd);
 
-  static bool is_near(std::uint32_t min_rtt_us);
+  /// Whether no network card answers so soon.
+  static bool is_short(std::uint32_t min_rtt_us);
   /// Whether a near connection under `control` is to go on without it.
   static bool is_needless(std::string_view control);
 

@@ -18,11 +18,11 @@
 namespace tandem::transfer {
 namespace {
 
-TEST(NearConnections, NearIsWhatNoNetworkCardAnswers) {
-  EXPECT_TRUE(NearConnections::is_near(std::uint32_t{3}));
-  EXPECT_TRUE(NearConnections::is_near(std::uint32_t{9}));
-  EXPECT_FALSE(NearConnections::is_near(std::uint32_t{10}));
-  EXPECT_FALSE(NearConnections::is_near(~std::uint32_t{0})) << "no round trip yet";
+TEST(NearConnections, ShortIsWhatNoNetworkCardAnswers) {
+  EXPECT_TRUE(NearConnections::is_short(3));
+  EXPECT_TRUE(NearConnections::is_short(9));
+  EXPECT_FALSE(NearConnections::is_short(10));
+  EXPECT_FALSE(NearConnections::is_short(~0U)) << "no round trip yet";
 }
 
 TEST(NearConnections, OnlyBbrIsNeedless) {
