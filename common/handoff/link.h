@@ -24,7 +24,7 @@ enum class Role : std::uint8_t {
 using StreamId = Id<struct StreamTag, std::uint64_t>;
 
 /// 3: the data path's pieces over TCP are 512 KiB, which a peer of an earlier version (8 KiB and
-/// 256 KiB) cannot receive.
+/// 256 KiB) cannot receive. 4: long pages have parts (part_count_for), on both sides the same.
 inline constexpr std::uint32_t kHandoffVersion = 4;
 
 /// First message each way on a pair stream.

@@ -47,14 +47,16 @@ bool SpliceSends::is_worth_it(const char* release) {
   return major > 6 || (major == 6 && minor >= 5);
 }
 
+bool SpliceSends::is_worth_it_here() {
+  utsname system{};
+  return ::uname(&system) == 0 && is_worth_it(system.release);
+}
+
 bool SpliceSends::open() {
   if (pipe_[0] >= 0) return true;
-  utsname system{};
-  if (::uname(&system) == 0 && is_worth_it(system.release) &&
-      ::pipe2(pipe_, O_NONBLOCK | O_CLOEXEC) == 0) {
-    if (::fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes) >= kPipeBytes) return true;
-    close();
-  }
+  if (::pipe2(pipe_, O_NONBLOCK | O_CLOEXEC) != 0) return false;
+  if (::fcntl(pipe_[1], F_SETPIPE_SZ, kPipeBytes) >= kPipeBytes) return true;
+  close();
   return false;
 }
 
@@ -70,9 +72,9 @@ ssize_t SpliceSends::send(
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   ssize_t total = 0;
   std::size_t i = 0;
-  bool copies = is_off_;
+  bool copies = is_off_ || !open();
   while (i < parts.size()) {
-    const bool in_place = !copies && is_in(memory, parts[i]) && open();
+    const bool in_place = !copies && is_in(memory, parts[i]);
     std::size_t end = i + 1;
     while (!in_place && end < parts.size() && (copies || !is_in(memory, parts[end])))
       ++end;
@@ -99,13 +101,10 @@ ssize_t SpliceSends::send(
 
 /// How much of it the socket took, or -1 and errno.
 ssize_t SpliceSends::splice_part(int fd, const iovec& part, bool more) {
-  const auto rest_from = [&part](std::size_t at) {
-    return iovec{.iov_base = static_cast<std::byte*>(part.iov_base) + at,
-                 .iov_len = part.iov_len - at};
-  };
   std::size_t sent = 0;
   while (sent < part.iov_len) {
-    const iovec rest = rest_from(sent);
+    const iovec rest{.iov_base = static_cast<std::byte*>(part.iov_base) + sent,
+                     .iov_len = part.iov_len - sent};
     ssize_t piped = ::vmsplice(pipe_[1], &rest, 1, SPLICE_F_NONBLOCK);
     ssize_t taken = piped;
     while (piped > 0) {

@@ -27,7 +27,8 @@ class SpliceSends {
   /// Shorter parts are copied: taking pages costs as much.
   static constexpr std::size_t kLeastBytes = std::size_t{64} << 10U;
 
-  SpliceSends() = default;
+  SpliceSends() : is_off_(!is_worth_it_here()) {}
+
   ~SpliceSends();
 
   SpliceSends(const SpliceSends&) = delete;
@@ -44,6 +45,7 @@ class SpliceSends {
   /// Linux 6.5 sends a pipe's pages together; one at a time, as before, they cost what copying
   /// does. `release` as uname(2) has it.
   static bool is_worth_it(const char* release);
+  static bool is_worth_it_here();
 
  private:
   bool open();
@@ -51,7 +53,7 @@ class SpliceSends {
   ssize_t splice_part(int fd, const iovec& part, bool more);
 
   int pipe_[2] = {-1, -1};  ///< empty between calls
-  bool is_off_ = false;
+  bool is_off_;
   std::uint64_t spliced_bytes_ = 0;
 };
 
