@@ -23,15 +23,15 @@
 
 namespace tandem::api {
 
-/// What a chat template is asked to render.
+/// What a chat template is asked to render. Borrows the messages.
 struct ChatPrompt {
-  json::Value messages;  ///< array of objects; contents are strings (text parts joined)
+  const json::Value& messages;  ///< array of objects; contents are strings (text parts joined)
   bool add_generation_prompt = true;
   json::Object kwargs;  ///< chat_template_kwargs: variables of the template
 };
 
 /// Renders a chat to the text of a prompt. Any thread. Errors name the message or the template.
-using ChatRenderer = std::function<Result<std::string>(ChatPrompt)>;
+using ChatRenderer = std::function<Result<std::string>(const ChatPrompt&)>;
 
 /// Bounds of one HTTP request; what is beyond them is refused with 400.
 struct ApiLimits {

@@ -64,26 +64,39 @@ void open_tool_arguments(json::Object* message) {
   }
 }
 
-Result<json::Array> read_messages(RequestBody& body) {
+/// A message for the template; none: it can have the one of the request.
+Result<std::optional<json::Value>> changed(const json::Object& object, const json::Field& item) {
+  const json::Value* content = object.find("content");
+  const bool is_text = content != nullptr && content->is_string();
+  if (is_text && object.find("tool_calls") == nullptr) return std::nullopt;
+  json::Object message = object;
+  if (!is_text) {
+    TANDEM_TRY(std::string text, join_content(item));
+    message.set("content", json::Value(std::move(text)));
+  }
+  open_tool_arguments(&message);
+  return json::Value(std::move(message));
+}
+
+/// An array; copied to `own` only where some message is changed: contexts are long.
+Result<const json::Value*> read_messages(RequestBody& body, json::Value* own) {
   const auto field = body.take("messages");
   if (!field) return invalid_argument("messages: missing, expected an array of messages");
   TANDEM_TRY(const auto items, field->items());
   if (items.empty()) return field->error("empty, expected at least one message");
-  json::Array messages;
-  for (const json::Field& item : items) {
+  const json::Value* messages = &field->value();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const json::Field& item = items[i];
     TANDEM_TRY(const json::Object* object, item.as_object());
     TANDEM_TRY(const json::Field role, item.at("role"));
     TANDEM_TRY(const std::string_view name, role.as_string());
     if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end())
       return role.mismatch("system, developer, user, assistant or tool");
-    json::Object message = *object;
-    const json::Value* content = message.find("content");
-    if (content == nullptr || !content->is_string()) {
-      TANDEM_TRY(std::string text, join_content(item));
-      message.set("content", json::Value(std::move(text)));
-    }
-    open_tool_arguments(&message);
-    messages.emplace_back(std::move(message));
+    TANDEM_TRY(auto message, changed(*object, item));
+    if (!message) continue;
+    if (messages != own) *own = *messages;
+    messages = own;
+    (*own->if_array())[i] = *std::move(message);
   }
   return messages;
 }
@@ -121,23 +134,25 @@ Result<json::Object> read_kwargs(RequestBody& body) {
 Result<std::string> render_chat(const Context& context, RequestBody& body) {
   if (!context.chat)
     return invalid_argument("messages: this model has no chat template, expected a plain prompt");
-  TANDEM_TRY(json::Array messages, read_messages(body));
+  json::Value own;
+  TANDEM_TRY(const json::Value* messages, read_messages(body, &own));
   TANDEM_TRY(refuse_tools(body));
   TANDEM_TRY(json::Object kwargs, read_kwargs(body));
   TANDEM_TRY(const auto add, body.take_bool("add_generation_prompt"));
   TANDEM_TRY(const auto goes_on, body.take_bool("continue_final_message"));
   std::string start_of_answer;
   if (goes_on.value_or(false)) {
-    const json::Value& last = messages.back();
+    if (messages != &own) own = *messages;
+    messages = &own;
+    const json::Value& last = own.if_array()->back();
     if (*last.find("role") != json::Value("assistant"))
       return invalid_argument("continue_final_message: the last message is not the assistant's");
     start_of_answer = *last.find("content")->if_string();
-    messages.pop_back();
+    own.if_array()->pop_back();
   }
-  ChatPrompt prompt{.messages = json::Value(std::move(messages)),
-                    .add_generation_prompt = goes_on.value_or(false) || add.value_or(true),
-                    .kwargs = std::move(kwargs)};
-  auto text = context.chat(std::move(prompt));
+  auto text = context.chat({.messages = *messages,
+                            .add_generation_prompt = goes_on.value_or(false) || add.value_or(true),
+                            .kwargs = std::move(kwargs)});
   if (!text.ok()) {
     // What a template refuses (raise_exception) or cannot render is about this request.
     return invalid_argument("messages: " + text.status().message());

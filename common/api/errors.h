@@ -18,19 +18,19 @@ struct ApiError {
 };
 
 /// 400 naming a field; `param` may be empty.
-ApiError bad_request(std::string message, std::string param = {});
+[[gnu::cold]] ApiError bad_request(std::string message, std::string param = {});
 
 /// The HTTP form of a Status. The field that an "PATH: ..." message begins with becomes `param`.
-ApiError to_api_error(const Status& status);
+[[gnu::cold]] ApiError to_api_error(const Status& status);
 
 /// {"message":...,"type":...,"param":...,"code":...}: the member `error`.
-std::string error_object(const ApiError& error);
+[[gnu::cold]] std::string error_object(const ApiError& error);
 
 /// The whole body: {"error":{...}} with the members doubled at the top for clients of SGLang's flat
 /// shape.
-std::string error_body(const ApiError& error);
+[[gnu::cold]] std::string error_body(const ApiError& error);
 
 /// Content type, and Retry-After for 429 and 503.
-http::Headers error_headers(const ApiError& error);
+[[gnu::cold]] http::Headers error_headers(const ApiError& error);
 
 }  // namespace tandem::api

@@ -65,6 +65,6 @@ Result<std::vector<core::TokenId>> read_prompt_ids(const Context& context,
 Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan);
 
 /// to_api_error with the code that OpenAI uses for prompts that are too long.
-ApiError plan_error(const Status& status);
+[[gnu::cold]] ApiError plan_error(const Status& status);
 
 }  // namespace tandem::api

@@ -5,10 +5,10 @@
 #include <string_view>
 
 namespace tandem::internal {
-[[noreturn]] void check_failed(const char* file,
-                               int line,
-                               const char* condition,
-                               std::string_view context);
+[[noreturn, gnu::cold]] void check_failed(const char* file,
+                                          int line,
+                                          const char* condition,
+                                          std::string_view context);
 }  // namespace tandem::internal
 
 /// TANDEM_CHECK(condition) or TANDEM_CHECK(condition, "what was being done"). Active in every

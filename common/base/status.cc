@@ -1,6 +1,8 @@
 #include "common/base/status.h"
 
 #include <array>
+#include <atomic>
+#include <utility>
 
 namespace tandem {
 
@@ -26,13 +28,35 @@ std::string_view code_name(Code code) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
+namespace internal {
+
+struct Failure {
+  Code code;
+  std::string message;
+  mutable std::atomic<std::uint32_t> holders{0};
+};
+
+void intrusive_ptr_add_ref(const Failure* failure) noexcept {
+  failure->holders.fetch_add(1, std::memory_order_relaxed);
+}
+
+void intrusive_ptr_release(const Failure* failure) noexcept {
+  if (failure->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete failure;
+}
+
+}  // namespace internal
+
 Status::Status(Code code, std::string message) {
-  if (code != Code::kOk) rep_ = std::make_shared<const Rep>(Rep{code, std::move(message)});
+  if (code != Code::kOk) failure_ = new internal::Failure{code, std::move(message)};
+}
+
+Code Status::code() const {
+  return failure_ ? failure_->code : Code::kOk;
 }
 
 const std::string& Status::message() const {
   static const std::string kEmpty;
-  return rep_ ? rep_->message : kEmpty;
+  return failure_ ? failure_->message : kEmpty;
 }
 
 Status Status::with_context(std::string_view context) const {

@@ -3,8 +3,9 @@
 
 #include "common/base/check.h"
 
+#include <boost/smart_ptr/intrusive_ptr.hpp>
+
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -37,15 +38,25 @@ enum class Code : std::uint8_t {
 /// "invalid_argument", "unavailable", ...: for logs.
 std::string_view code_name(Code code);
 
+namespace internal {
+struct Failure;
+[[gnu::cold]] void intrusive_ptr_add_ref(const Failure* failure) noexcept;
+[[gnu::cold]] void intrusive_ptr_release(const Failure* failure) noexcept;
+}  // namespace internal
+
 /// Success, or a code with one sentence for the person who reads it. Success never allocates.
+///
+/// What makes or keeps a failure is marked cold, here and wherever else one is made: the compiler
+/// then moves all that leads to one out of the code that runs for each request, which the
+/// instruction cache is too small for.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message);
+  [[gnu::cold]] Status(Code code, std::string message);
 
-  [[nodiscard]] bool ok() const { return rep_ == nullptr; }
+  [[nodiscard]] bool ok() const { return failure_ == nullptr; }
 
-  [[nodiscard]] Code code() const { return rep_ ? rep_->code : Code::kOk; }
+  [[nodiscard]] Code code() const;
 
   /// Empty on success.
   [[nodiscard]] const std::string& message() const;
@@ -53,32 +64,27 @@ class [[nodiscard]] Status {
   [[nodiscard]] Status with_context(std::string_view context) const;
 
  private:
-  struct Rep {
-    Code code;
-    std::string message;
-  };
-
-  std::shared_ptr<const Rep> rep_;
+  boost::intrusive_ptr<const internal::Failure> failure_;
 };
 
 inline Status ok_status() {
   return {};
 }
 
-Status cancelled(std::string message);
-Status invalid_argument(std::string message);
-Status deadline_exceeded(std::string message);
-Status not_found(std::string message);
-Status already_exists(std::string message);
-Status permission_denied(std::string message);
-Status resource_exhausted(std::string message);
-Status failed_precondition(std::string message);
-Status aborted(std::string message);
-Status unimplemented(std::string message);
-Status internal_error(std::string message);
-Status unavailable(std::string message);
-Status data_loss(std::string message);
-Status unauthenticated(std::string message);
+[[gnu::cold]] Status cancelled(std::string message);
+[[gnu::cold]] Status invalid_argument(std::string message);
+[[gnu::cold]] Status deadline_exceeded(std::string message);
+[[gnu::cold]] Status not_found(std::string message);
+[[gnu::cold]] Status already_exists(std::string message);
+[[gnu::cold]] Status permission_denied(std::string message);
+[[gnu::cold]] Status resource_exhausted(std::string message);
+[[gnu::cold]] Status failed_precondition(std::string message);
+[[gnu::cold]] Status aborted(std::string message);
+[[gnu::cold]] Status unimplemented(std::string message);
+[[gnu::cold]] Status internal_error(std::string message);
+[[gnu::cold]] Status unavailable(std::string message);
+[[gnu::cold]] Status data_loss(std::string message);
+[[gnu::cold]] Status unauthenticated(std::string message);
 
 /// A value or the Status that says why there is none. Taking the value of a failed Result is a
 /// broken invariant.
@@ -149,13 +155,14 @@ Status to_status(const Result<T>& result) {
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 #define TANDEM_TRY_1(expr)                                                      \
   if (::tandem::Status tandem_try_status = ::tandem::internal::to_status(expr); \
-      !tandem_try_status.ok())                                                  \
+      !tandem_try_status.ok()) [[unlikely]]                                     \
   return tandem_try_status
 #define TANDEM_TRY_2(decl, expr) \
   TANDEM_TRY_2_NAMED(TANDEM_CONCAT(tandem_try_, __COUNTER__), decl, expr)
 #define TANDEM_TRY_2_NAMED(name, decl, expr) \
   auto name = (expr);                        \
-  if (!name.ok()) return name.status();      \
+  if (!name.ok()) [[unlikely]]               \
+    return name.status();                    \
   decl = std::move(name).value()
 #define TANDEM_TRY_PICK(a, b, macro, ...) macro
 /// TANDEM_TRY(status_or_result_expr); or TANDEM_TRY(auto x, result_expr); returns early with the

@@ -88,7 +88,7 @@ struct Joiner : Obj {
 
 class Interp {
  public:
-  Interp(const json::Value& context, const RenderOptions& options);
+  Interp(std::span<const Variable> variables, const RenderOptions& options);
 
   /// The whole output. Throws RenderError.
   std::string run(const Body& body);

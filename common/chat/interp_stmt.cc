@@ -46,13 +46,13 @@ void Scope::set(std::string_view name, const Value& value) {
   vars.emplace_back(name, value);
 }
 
-Interp::Interp(const json::Value& context, const RenderOptions& options)
+Interp::Interp(std::span<const Variable> variables, const RenderOptions& options)
     : options_(options),
       arena_(options.max_memory_bytes),
       units_left_(options.max_steps * kUnitsPerStep) {
-  root_.vars.reserve(context.if_object()->size());
-  for (const json::Member& member : *context.if_object()) {
-    root_.vars.emplace_back(member.key, arena_.from_json(member.value));
+  root_.vars.reserve(variables.size());
+  for (const Variable& variable : variables) {
+    root_.vars.emplace_back(variable.name, arena_.from_json(*variable.value));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <vector>
 
 namespace tandem::chat {
 namespace {
@@ -54,10 +55,20 @@ Result<ChatTemplate> ChatTemplate::compile(std::string source, std::string name)
 
 Result<std::string> ChatTemplate::render(const json::Value& context,
                                          const RenderOptions& options) const {
-  if (!context.is_object()) return invalid_argument("the context of a template must be an object");
+  const json::Object* const object = context.if_object();
+  if (object == nullptr) return invalid_argument("the context of a template must be an object");
+  std::vector<Variable> variables;
+  variables.reserve(object->size());
+  for (const json::Member& member : *object)
+    variables.push_back({member.key, &member.value});
+  return render(variables, options);
+}
+
+Result<std::string> ChatTemplate::render(std::span<const Variable> variables,
+                                         const RenderOptions& options) const {
   std::optional<Interp> interp;
   try {
-    interp.emplace(context, options);
+    interp.emplace(variables, options);
     return interp->run(compiled_->body);
   } catch (const RenderError& e) {
     if (e.raised) return Status(e.code, e.message);

@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace tandem::chat {
 
@@ -32,6 +34,12 @@ struct RenderOptions {
   std::size_t max_memory_bytes = std::size_t{256} << 20;
 };
 
+/// Borrows both.
+struct Variable {
+  std::string_view name;
+  const json::Value* value = nullptr;
+};
+
 /// The part of Jinja that chat templates use, with Python's semantics, as transformers sets it up:
 /// sandboxed and immutable, trim_blocks, lstrip_blocks, loop controls, tojson without HTML escapes,
 /// raise_exception, strftime_now, {% generation %}. No file or network access, no attribute that
@@ -49,6 +57,9 @@ class ChatTemplate {
   /// Errors: the exact message of raise_exception (invalid_argument); "NAME: line N: ..." for other
   /// failures; resource_exhausted beyond a limit of the options.
   [[nodiscard]] Result<std::string> render(const json::Value& context,
+                                           const RenderOptions& options = {}) const;
+  /// The same for variables that lie where they are. Each name once.
+  [[nodiscard]] Result<std::string> render(std::span<const Variable> variables,
                                            const RenderOptions& options = {}) const;
 
   [[nodiscard]] const std::string& source() const;

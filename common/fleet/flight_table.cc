@@ -63,13 +63,9 @@ void FlightTable::note_use(const Flight& flight, bool begin) {
                       flight.request->sampling.max_new_tokens;
   const auto note = [&](WorkerKey worker) {
     WorkerUse& use = use_[worker];
-    if (begin) {
-      use.wire_ids.insert(flight.wire_id.value);
-      use.tokens += tokens;
-    } else if (use.wire_ids.erase(flight.wire_id.value) != 0) {
-      use.tokens -= tokens;
-    }
-    if (use.wire_ids.empty()) use_.erase(worker);
+    use.attempts += begin ? 1 : -1;
+    use.tokens += begin ? tokens : -tokens;
+    if (use.attempts == 0) use_.erase(worker);
   };
   note(flight.placement->main);
   if (flight.placement->prefill) note(*flight.placement->prefill);
@@ -84,7 +80,7 @@ bool FlightTable::launch(Flights::iterator it, Out& out) {
   flight.decode_started = false;
   flight.early.clear();
   flight.output_before = flight.output.size();
-  wire_to_client_[flight.wire_id] = it->first;
+  if (flight.wire_id != it->first) wire_to_client_[flight.wire_id] = it->first;
   note_use(flight, true);
   const Placement& placement = *flight.placement;
   const LegRole main_role = placement.prefill ? LegRole::kDecode : LegRole::kUnified;
@@ -102,9 +98,12 @@ bool FlightTable::launch(Flights::iterator it, Out& out) {
 }
 
 FlightTable::Flights::iterator FlightTable::by_wire(WorkerKey worker, core::RequestId wire_id) {
-  const auto mapped = wire_to_client_.find(wire_id);
-  if (mapped == wire_to_client_.end()) return flights_.end();
-  const auto it = flights_.find(mapped->second);
+  auto it = flights_.find(wire_id);
+  if (it == flights_.end() || it->second.wire_id != wire_id) {
+    const auto mapped = wire_to_client_.find(wire_id);
+    if (mapped == wire_to_client_.end()) return flights_.end();
+    it = flights_.find(mapped->second);
+  }
   if (it == flights_.end() || it->second.wire_id != wire_id || !it->second.placement)
     return flights_.end();
   const Placement& placement = *it->second.placement;
@@ -118,7 +117,7 @@ void FlightTable::end_attempt(Flight& flight, std::optional<WorkerKey> except, O
   const Placement placement = *flight.placement;
   note_use(flight, false);
   flight.placement.reset();
-  wire_to_client_.erase(flight.wire_id);
+  if (flight.wire_id != flight.request->id) wire_to_client_.erase(flight.wire_id);
   if (placement.main != except) out.emplace_back(AbortAt{placement.main, flight.wire_id});
   if (placement.prefill && placement.prefill != except) {
     out.emplace_back(AbortAt{*placement.prefill, flight.wire_id});
@@ -346,12 +345,17 @@ void FlightTable::on_rejected(
 }
 
 void FlightTable::on_worker_lost(WorkerKey worker, const Status& why, Time now, Out& out) {
-  const auto use = use_.find(worker);
-  if (use == use_.end()) return;
-  const std::set<std::uint64_t> wire_ids = use->second.wire_ids;
-  for (const std::uint64_t wire_id : wire_ids) {
-    const auto it = by_wire(worker, {wire_id});
-    if (it == flights_.end()) continue;
+  if (active_at(worker) == 0) return;
+  std::vector<core::RequestId> ids;
+  for (const auto& [id, flight] : flights_) {
+    if (flight.placement &&
+        (flight.placement->main == worker || flight.placement->prefill == worker))
+      ids.push_back(id);
+  }
+  // In one order, whatever the hash table's is.
+  std::ranges::sort(ids);
+  for (const core::RequestId id : ids) {
+    const auto it = flights_.find(id);
     Flight& flight = it->second;
     if (flight.placement->prefill == worker && flight.handed_over()) continue;
     flight.tried.insert(worker);
@@ -411,7 +415,7 @@ void FlightTable::on_time(Time now, Out& out) {
 
 std::size_t FlightTable::active_at(WorkerKey worker) const {
   const auto use = use_.find(worker);
-  return use == use_.end() ? 0 : use->second.wire_ids.size();
+  return use == use_.end() ? 0 : use->second.attempts;
 }
 
 std::int64_t FlightTable::tokens_at(WorkerKey worker) const {

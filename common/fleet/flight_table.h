@@ -161,7 +161,7 @@ class FlightTable {
   using Out = std::vector<FlightAction>;
 
   struct WorkerUse {
-    std::set<std::uint64_t> wire_ids;
+    std::size_t attempts = 0;
     std::int64_t tokens = 0;
   };
 
@@ -184,6 +184,7 @@ class FlightTable {
   FlightOptions options_;
   Picker picker_;
   Flights flights_;
+  /// Of later attempts: a first one goes by the client's id.
   std::unordered_map<core::RequestId, core::RequestId> wire_to_client_;
   std::map<WorkerKey, WorkerUse> use_;
   std::optional<Time> next_deadline_;  // not later than anything in flights_

@@ -218,14 +218,17 @@ void Connection::on_read(std::size_t bytes) {
     if (lingered_bytes_ > kLingerBytesMax) return close();
     return read();
   }
-  if (phase_ == Phase::kHead && in_.empty()) arm(core_->options.header_timeout);
+  const bool first = phase_ == Phase::kHead && in_.empty();
   in_.append(chunk_.data(), bytes);
   if (phase_ != Phase::kHandling) process();
+  // Mostly a request comes whole, and has no deadline.
+  if (first && phase_ == Phase::kHead && !in_.empty()) arm(core_->options.header_timeout);
   read();
 }
 
 // Takes as many bytes of in_ as make progress; ends when more are needed or a request is handed on.
 void Connection::process() {
+  const bool in_body = phase_ == Phase::kBody;
   while (true) {
     bool progress = false;
     if (phase_ == Phase::kHead) {
@@ -233,8 +236,9 @@ void Connection::process() {
     } else if (phase_ == Phase::kBody) {
       progress = process_body();
     }
-    if (!progress) return;
+    if (!progress) break;
   }
+  if (phase_ == Phase::kBody && !in_body) arm(core_->options.body_timeout);
 }
 
 bool Connection::process_head() {
@@ -279,7 +283,6 @@ bool Connection::process_head() {
     schedule_flush();
   }
   phase_ = Phase::kBody;
-  arm(core_->options.body_timeout);
   return true;
 }
 

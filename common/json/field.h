@@ -64,9 +64,9 @@ class Field {
   [[nodiscard]] Result<std::optional<std::string>> optional_string(std::string_view key) const;
 
   /// "PATH: expected WHAT, found ..." for checks that the caller makes.
-  [[nodiscard]] Status mismatch(std::string_view expected) const;
+  [[nodiscard, gnu::cold]] Status mismatch(std::string_view expected) const;
   /// "PATH: WHAT".
-  [[nodiscard]] Status error(std::string_view what) const;
+  [[nodiscard, gnu::cold]] Status error(std::string_view what) const;
 
  private:
   template <class Int>

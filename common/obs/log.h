@@ -80,7 +80,7 @@ class Field {
 
 namespace internal {
 extern std::atomic<Level> level;
-void write(Level level, std::string_view event, std::initializer_list<Field> fields);
+[[gnu::cold]] void write(Level level, std::string_view event, std::initializer_list<Field> fields);
 }  // namespace internal
 
 /// debug, info, warn|warning, error|critical, off (any case): the values of --log-level.

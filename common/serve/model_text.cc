@@ -4,6 +4,9 @@
 #include "common/json/value.h"
 #include "common/obs/log.h"
 
+#include <boost/container/small_vector.hpp>
+
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -11,29 +14,39 @@
 namespace tandem::serve {
 namespace {
 
-/// The variables that transformers gives a template, in its names.
-Result<std::string> render(const chat::ChatTemplate& chat_template,
-                           const token::Tokenizer& tokenizer,
-                           api::ChatPrompt prompt) {
-  std::vector<json::Member> variables;
-  variables.reserve(7 + prompt.kwargs.size());
-  const auto add = [&](std::string name, json::Value value) {
-    variables.push_back({std::move(name), std::move(value)});
-  };
-  add("messages", std::move(prompt.messages));
-  add("tools", nullptr);
-  add("documents", nullptr);
-  add("add_generation_prompt", prompt.add_generation_prompt);
+// The variables that transformers gives a template, in its names.
+
+/// Those that are the same for all requests of a model.
+std::vector<json::Member> model_variables(const token::Tokenizer& tokenizer) {
+  std::vector<json::Member> variables{{"tools", nullptr}, {"documents", nullptr}};
   const auto add_token = [&](const char* name, std::optional<std::int32_t> id) {
-    if (id) add(name, std::string(tokenizer.token_text(*id)));
+    if (id) variables.push_back({name, std::string(tokenizer.token_text(*id))});
   };
   add_token("bos_token", tokenizer.bos_id());
   add_token("eos_token", tokenizer.eos_id());
   add_token("pad_token", tokenizer.pad_id());
+  return variables;
+}
+
+Result<std::string> render(const chat::ChatTemplate& chat_template,
+                           const std::vector<json::Member>& of_model,
+                           const api::ChatPrompt& prompt) {
+  const json::Value add_generation_prompt(prompt.add_generation_prompt);
+  boost::container::small_vector<chat::Variable, 16> variables;
+  variables.push_back({"messages", &prompt.messages});
+  variables.push_back({"add_generation_prompt", &add_generation_prompt});
+  for (const json::Member& member : of_model)
+    variables.push_back({member.key, &member.value});
   // What a request sets takes the place of what has its name.
-  for (json::Member& member : prompt.kwargs)
-    add(std::move(member.key), std::move(member.value));
-  return chat_template.render(json::Value(json::Object(std::move(variables))));
+  for (const json::Member& member : prompt.kwargs) {
+    const auto there = std::ranges::find(variables, member.key, &chat::Variable::name);
+    if (there != variables.end()) {
+      there->value = &member.value;
+    } else {
+      variables.push_back({member.key, &member.value});
+    }
+  }
+  return chat_template.render(variables);
 }
 
 }  // namespace
@@ -61,8 +74,9 @@ Result<ModelText> load_model_text(const std::string& folder,
               {{"effect", "chat requests are refused"}, {"reason", loaded.status().message()}});
     return text;
   }
-  text.chat = [compiled = std::move(*loaded), tokenizer = text.tokenizer](api::ChatPrompt prompt) {
-    return render(compiled, *tokenizer, std::move(prompt));
+  text.chat = [compiled = std::move(*loaded),
+               of_model = model_variables(*text.tokenizer)](const api::ChatPrompt& prompt) {
+    return render(compiled, of_model, prompt);
   };
   return text;
 }
