@@ -71,7 +71,9 @@ http::Headers answer_headers(const http::Request& request,
                              std::string_view content_type,
                              const std::vector<std::string>& ignored = {});
 
-[[gnu::cold]] void send_error(http::ResponseWriter& writer, const http::Request& request, const ApiError& error);
+[[gnu::cold]] void send_error(http::ResponseWriter& writer,
+                              const http::Request& request,
+                              const ApiError& error);
 void send_json(http::ResponseWriter& writer, const http::Request& request, std::string body);
 
 /// 404 naming the model, as OpenAI answers.

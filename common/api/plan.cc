@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <span>
 #include <utility>
 
 namespace tandem::api {
@@ -69,7 +69,7 @@ Result<std::vector<core::TokenId>> read_prompt_ids(const Context& context,
   return field.as_small_ints(0, std::max(model.vocab_size - 1, 0));
 }
 
-Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan) {
+Status add_prompt(const Context& context, PromptPlan&& prompt, Plan* plan) {
   const core::ServedModel& model = context.options.model;
   core::SamplingParams& sampling = prompt.fields.sampling;
   TANDEM_TRY(settle_length(model,
@@ -92,30 +92,27 @@ Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan) {
   }
   // Drawn once per prompt, so that a second attempt of the same sequence draws the same noise.
   const std::uint64_t seed = prompt.fields.seed ? *prompt.fields.seed : context.options.draw_seed();
-  const std::int32_t prompt_index =
-      plan->sequences.empty() ? 0 : plan->sequences.back().prompt_index + 1;
-  for (std::int32_t choice = 0; choice < prompt.fields.n; ++choice) {
-    SequencePlan sequence;
+  const std::size_t at = plan->sequences.size();
+  SequencePlan& first = plan->sequences.emplace_back();
+  first.request.input_ids = std::move(prompt.ids);
+  first.request.sampling = std::move(sampling);
+  first.request.return_logprob = prompt.return_logprob;
+  first.request.logprob_start_len = prompt.logprob_start_len;
+  first.request.top_logprobs_num = prompt.top_logprobs_num;
+  first.text = std::move(prompt.fields.text);
+  first.prompt_index = at == 0 ? 0 : plan->sequences[at - 1].prompt_index + 1;
+  first.tokenize = prompt.tokenize;
+  for (std::size_t choice = 1; choice < n; ++choice) {
+    SequencePlan more = plan->sequences[at];
+    more.choice_index = static_cast<std::int32_t>(choice);
+    plan->sequences.push_back(std::move(more));
+  }
+  for (SequencePlan& sequence : std::span(plan->sequences).subspan(at)) {
     sequence.request.id = core::draw_request_id();
-    sequence.name = prompt.name;
-    if (sequence.name.empty()) {
-      sequence.name = core::to_string(sequence.request.id);
-    } else if (prompt.fields.n > 1) {
-      sequence.name += "_" + std::to_string(choice);
-    }
+    sequence.name = prompt.name.empty() ? core::to_string(sequence.request.id) : prompt.name;
+    if (n > 1 && !prompt.name.empty()) sequence.name += "_" + std::to_string(sequence.choice_index);
     sequence.request.client_id = sequence.name;
-    const bool last = choice + 1 == prompt.fields.n;
-    sequence.request.input_ids = last ? std::move(prompt.ids) : prompt.ids;
-    sequence.request.sampling = sampling;
-    sequence.request.sampling.seed = choice_seed(seed, choice);
-    sequence.request.return_logprob = prompt.return_logprob;
-    sequence.request.logprob_start_len = prompt.logprob_start_len;
-    sequence.request.top_logprobs_num = prompt.top_logprobs_num;
-    sequence.text = prompt.fields.text;
-    sequence.prompt_index = prompt_index;
-    sequence.choice_index = choice;
-    sequence.tokenize = prompt.tokenize;
-    plan->sequences.push_back(std::move(sequence));
+    sequence.request.sampling.seed = choice_seed(seed, sequence.choice_index);
   }
   return {};
 }

@@ -62,7 +62,7 @@ Result<std::vector<core::TokenId>> read_prompt_ids(const Context& context,
 
 /// Adds the n sequences of a prompt. Checks lengths (Code::kOutOfRange when they exceed the
 /// context) and parameters, draws ids and seeds.
-Status add_prompt(const Context& context, PromptPlan prompt, Plan* plan);
+Status add_prompt(const Context& context, PromptPlan&& prompt, Plan* plan);
 
 /// to_api_error with the code that OpenAI uses for prompts that are too long.
 [[gnu::cold]] ApiError plan_error(const Status& status);

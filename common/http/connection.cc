@@ -251,7 +251,6 @@ bool Connection::process_head() {
     refuse(scan.error.status, scan.error.message);
     return false;
   }
-  request_ = Request();
   request_.remote_address = remote_address_;
   framing_ = Framing();
   const ParseError error = parse_head(std::string_view(in_).substr(0, scan.head_bytes),
@@ -348,6 +347,7 @@ void Connection::respond(Response response) {
   exchange_ = exchange;
   phase_ = Phase::kHandling;
   disarm();
+  request_ = Request();
   exchange->send(response.status, std::move(response.headers), std::move(response.body));
 }
 

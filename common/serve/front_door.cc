@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 namespace tandem::serve {
@@ -73,20 +75,9 @@ struct FrontDoor::Gate {
     rpc::Server* grpc = nullptr;
   };
 
-  [[nodiscard]] std::shared_ptr<const Inside> inside() const {
-    const std::lock_guard lock(mutex);
-    return present;
-  }
-
-  void set(std::shared_ptr<const Inside> next) {
-    const std::lock_guard lock(mutex);
-    present = std::move(next);
-  }
-
-  // Guards `present`: set twice in a life, read by each request; std::atomic<shared_ptr> of this
-  // compiler hides its lock from ThreadSanitizer.
-  mutable std::mutex mutex;
-  std::shared_ptr<const Inside> present;
+  /// Null: not open, or not any more. What it points to stays until no request can come.
+  std::atomic<const Inside*> present{nullptr};
+  std::unique_ptr<const Inside> inside;
 };
 
 FrontDoor::FrontDoor(const args::ServerOptions& options)
@@ -108,7 +99,7 @@ Result<Ports> FrontDoor::listen() {
   server.limits.body_bytes = options_.max_body_bytes;
   server.large_threads = static_cast<int>(options_.http_threads);
   server.admit = [gate = gate_](const http::Request& request) -> std::optional<http::Response> {
-    const auto inside = gate->inside();
+    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
     return inside ? inside->admit(request) : starting(request);
   };
   server.error_body = [](int status, std::string_view message) {
@@ -117,7 +108,7 @@ Result<Ports> FrontDoor::listen() {
     return api::error_body(error);
   };
   server.on_http2 = [gate = gate_](int fd) {
-    const auto inside = gate->inside();
+    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
     if (!inside || inside->grpc == nullptr) {
       ::close(fd);
       return;
@@ -128,7 +119,7 @@ Result<Ports> FrontDoor::listen() {
   };
   auto handler = [gate = gate_](http::Request&& request,
                                 std::shared_ptr<http::ResponseWriter> writer) {
-    const auto inside = gate->inside();
+    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
     if (!inside) {
       http::Response response = starting(request);
       writer->send(response.status, std::move(response.headers), std::move(response.body));
@@ -164,11 +155,12 @@ Status FrontDoor::open(FrontDoorSetup setup) {
   TANDEM_TRY(grpc_, rpc::Server::start(grpc, std::move(setup.services)));
   release_port();
   grpc_->set_serving("tandem.v1.Generation", true);
-  auto inside = std::make_shared<Gate::Inside>();
+  auto inside = std::make_unique<Gate::Inside>();
   inside->router = router;
   inside->admit = api::ApiServer::admission(*api_, router);
   inside->grpc = grpc_.get();
-  gate_->set(std::move(inside));
+  gate_->inside = std::move(inside);
+  gate_->present.store(gate_->inside.get(), std::memory_order_release);
   return {};
 }
 
@@ -180,7 +172,7 @@ void FrontDoor::close(Duration grace) {
   const Time deadline = steady_clock().now() + grace;  // one for both kinds of client
   if (grpc_) grpc_->set_serving("tandem.v1.Generation", false);
   if (http_) http_->drain(grace);
-  gate_->set(nullptr);
+  gate_->present.store(nullptr, std::memory_order_release);
   if (grpc_) {
     grpc_->shutdown(std::max(Duration{}, deadline - steady_clock().now()));
   }

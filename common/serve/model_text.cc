@@ -74,10 +74,8 @@ Result<ModelText> load_model_text(const std::string& folder,
               {{"effect", "chat requests are refused"}, {"reason", loaded.status().message()}});
     return text;
   }
-  text.chat = [compiled = std::move(*loaded),
-               of_model = model_variables(*text.tokenizer)](const api::ChatPrompt& prompt) {
-    return render(compiled, of_model, prompt);
-  };
+  text.chat = [compiled = std::move(*loaded), of_model = model_variables(*text.tokenizer)](
+                  const api::ChatPrompt& prompt) { return render(compiled, of_model, prompt); };
   return text;
 }
 
