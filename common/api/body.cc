@@ -88,10 +88,25 @@ Result<std::optional<std::string>> RequestBody::take_string(std::string_view nam
   return std::optional<std::string>(std::string(value));
 }
 
-Status RequestBody::refuse(std::initializer_list<std::string_view> names, std::string_view why) {
-  for (const std::string_view name : names) {
+RequestBody::Names::Names(std::initializer_list<std::string_view> names) : names_(names) {
+  for (const std::string_view name : names)
+    bits_.set(name_bit(name));
+}
+
+Status RequestBody::refuse(const Names& names, std::string_view why) {
+  const auto refuse_one = [&](std::string_view name) -> Status {
     const auto field = take(name);
-    if (field && is_set(field->value())) return field->error(why);
+    return field && is_set(field->value()) ? field->error(why) : Status();
+  };
+  const json::Object* object = root_.value().if_object();
+  if (object == nullptr) return {};
+  if (object->size() > kMembersWalked) {
+    for (const std::string_view name : names.names_)
+      TANDEM_TRY(refuse_one(name));
+    return {};
+  }
+  for (const json::Member& member : *object) {
+    if (names.contain(member.key)) TANDEM_TRY(refuse_one(member.key));
   }
   return {};
 }

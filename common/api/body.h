@@ -8,6 +8,7 @@
 
 #include <boost/container/small_vector.hpp>
 
+#include <algorithm>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
@@ -42,10 +43,11 @@ class RequestBody {
   Result<std::optional<double>> take_double(std::string_view name);
   Result<std::optional<std::string>> take_string(std::string_view name);
 
-  /// Fields that would change the output and are not built: an error naming the first one that is
-  /// set to something, and `why`. Null, false, 0, "", [] and {} do not count as set.
-  Status refuse(std::initializer_list<std::string_view> names,
-                std::string_view why = "not supported by this server");
+  class Names;
+
+  /// Fields that would change the output and are not built: an error naming one that is set to
+  /// something, and `why`. Null, false, 0, "", [] and {} do not count as set.
+  Status refuse(const Names& names, std::string_view why = "not supported by this server");
 
   /// Members that nobody took.
   [[nodiscard]] std::vector<std::string> ignored() const;
@@ -69,6 +71,22 @@ class RequestBody {
   NameBits names_;
   /// Members that are set and were asked for: a request has few, the API knows many.
   boost::container::small_vector<const json::Value*, 16> taken_;
+};
+
+/// Names of members that are looked for together. Made once: a request has fewer than there are.
+class RequestBody::Names {
+ public:
+  Names(std::initializer_list<std::string_view> names);
+
+ private:
+  friend class RequestBody;
+
+  [[nodiscard]] bool contain(std::string_view name) const {
+    return bits_.test(name_bit(name)) && std::ranges::find(names_, name) != names_.end();
+  }
+
+  std::vector<std::string_view> names_;
+  NameBits bits_;
 };
 
 /// Parses a request's body into an object within the limits. Errors: 400-like statuses. `id_lists`:

@@ -108,7 +108,8 @@ Status refuse_tools(RequestBody& body) {
     body.take("tools");
     return {};
   }
-  TANDEM_TRY(body.refuse({"tools", "functions", "function_call"}));
+  static const RequestBody::Names kTools{"tools", "functions", "function_call"};
+  TANDEM_TRY(body.refuse(kTools));
   if (choice && (name == nullptr || *name != "auto"))
     return choice->error("not supported by this server without tools, expected \"none\"");
   return {};

@@ -7,29 +7,29 @@
 
 namespace tandem::api {
 
-void RequestRegistry::add(const std::string& name, core::RequestId id) {
-  const std::lock_guard lock(mutex_);
-  running_.emplace(name, id);
+void RequestRegistry::Entry::join(RequestRegistry& registry,
+                                  std::string_view name,
+                                  core::RequestId id) {
+  registry_ = &registry;
+  name_ = name;
+  id_ = id;
+  const std::lock_guard lock(registry.mutex_);
+  registry.running_.push_back(*this);
 }
 
-void RequestRegistry::remove(const std::string& name, core::RequestId id) {
-  const std::lock_guard lock(mutex_);
-  const auto [first, last] = running_.equal_range(name);
-  for (auto it = first; it != last; ++it) {
-    if (it->second == id) {
-      running_.erase(it);
-      return;
-    }
-  }
+void RequestRegistry::Entry::leave() {
+  if (registry_ == nullptr) return;
+  RequestRegistry& registry = *std::exchange(registry_, nullptr);
+  const std::lock_guard lock(registry.mutex_);
+  registry.running_.erase(registry.running_.iterator_to(*this));
 }
 
 std::vector<core::RequestId> RequestRegistry::find(std::string_view prefix) const {
   std::vector<core::RequestId> ids;
   const std::lock_guard lock(mutex_);
-  for (auto it = running_.lower_bound(prefix);
-       it != running_.end() && std::string_view(it->first).starts_with(prefix);
-       ++it)
-    ids.push_back(it->second);
+  for (const Entry& entry : running_) {
+    if (entry.name_.starts_with(prefix)) ids.push_back(entry.id_);
+  }
   return ids;
 }
 

@@ -8,8 +8,9 @@
 #include "common/base/ids.h"
 #include "common/core/generator.h"
 
+#include <boost/intrusive/list.hpp>
+
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,11 +19,32 @@
 
 namespace tandem::api {
 
-/// The running sequences by the client's name for them, for /abort_request. Any thread.
+/// The running sequences with the client's names for them, for /abort_request. Any thread. Every
+/// sequence comes and goes here and hardly any is looked for: a list, in which to look takes long.
 class RequestRegistry {
  public:
-  void add(const std::string& name, core::RequestId id);
-  void remove(const std::string& name, core::RequestId id);
+  /// A sequence's place in the list; leaves it when it ends. The registry outlives it.
+  class Entry : public boost::intrusive::list_base_hook<> {
+   public:
+    Entry() = default;
+
+    ~Entry() { leave(); }
+
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+    /// Not twice. Borrows the name.
+    void join(RequestRegistry& registry, std::string_view name, core::RequestId id);
+    void leave();
+
+   private:
+    friend class RequestRegistry;
+
+    RequestRegistry* registry_ = nullptr;
+    std::string_view name_;
+    core::RequestId id_;
+  };
+
   /// Ids of all sequences whose name begins with `prefix`, as SGLang matches them.
   [[nodiscard]] std::vector<core::RequestId> find(std::string_view prefix) const;
 
@@ -30,7 +52,7 @@ class RequestRegistry {
   // Guards `running_`: requests of all connections come and go here, and an abort names any of
   // them.
   mutable std::mutex mutex_;
-  std::multimap<std::string, core::RequestId, std::less<>> running_;
+  boost::intrusive::list<Entry> running_;
 };
 
 /// Says whether workers whose progress counters we sample now and then still move. Any thread.

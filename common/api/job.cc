@@ -34,38 +34,35 @@ void Job::start(Plan plan) {
   stream_ = plan.stream;
   keep_history_ = !stream_ || format_->cumulative();
   unfinished_ = plan.sequences.size();
-  running_.reserve(plan.sequences.size());
   for (SequencePlan& sequence : plan.sequences) {
-    Running running{.sequence = {},
-                    .text = TextStream(context_->tokenizer,
-                                       std::move(sequence.text),
-                                       sequence.request.sampling.min_new_tokens)};
+    const auto index = static_cast<std::int32_t>(running_.size());
+    Running& running = running_.emplace_back(TextStream(
+        context_->tokenizer, std::move(sequence.text), sequence.request.sampling.min_new_tokens));
     running.sequence.id = sequence.request.id;
     running.sequence.name = std::move(sequence.name);
-    running.sequence.index = static_cast<std::int32_t>(running_.size());
+    running.sequence.index = index;
     running.sequence.prompt_index = sequence.prompt_index;
     running.sequence.choice_index = sequence.choice_index;
     running.sequence.prompt_tokens = static_cast<std::int32_t>(sequence.request.input_ids.size());
     running.sequence.timings.tokenize = sequence.tokenize;
     running.sequence.max_new_tokens = sequence.request.sampling.max_new_tokens;
-    running_.push_back(std::move(running));
   }
   writer_->on_disconnect([self = shared_from_this()] { self->on_disconnect(); });
-  for (std::size_t i = 0; i < running_.size(); ++i) {
-    Running& running = running_[i];
+  auto sequence = plan.sequences.begin();
+  for (Running& running : running_) {
     context_->serving->on_request(stream_, running.sequence.prompt_tokens);
-    context_->registry.add(running.sequence.name, running.sequence.id);
+    running.entry.join(context_->registry, running.sequence.name, running.sequence.id);
     running.submitted = true;
     const Status status = context_->generator->submit(
-        std::move(plan.sequences[i].request),
-        [self = shared_from_this(), i](core::TokenEvent&& event) mutable {
+        std::move((sequence++)->request),
+        [self = shared_from_this(), &running](core::TokenEvent&& event) mutable {
           // The finishing event takes the reference along: what the job keeps alive (the generator
           // too) must not be let go of on a thread of the generator.
           std::shared_ptr<Job> job = event.finish ? std::move(self) : self;
           if (!job) return;
           http::ResponseWriter& writer = *job->writer_;
-          writer.post([job = std::move(job), i, event = std::move(event)]() mutable {
-            job->on_event(i, std::move(event));
+          writer.post([job = std::move(job), &running, event = std::move(event)]() mutable {
+            job->on_event(running, std::move(event));
           });
         });
     if (!status.ok()) {
@@ -75,8 +72,7 @@ void Job::start(Plan plan) {
   }
 }
 
-void Job::on_event(std::size_t index, core::TokenEvent&& event) {
-  Running& running = running_[index];
+void Job::on_event(Running& running, core::TokenEvent&& event) {
   Sequence& sequence = running.sequence;
   if (over_ || sequence.finish) return;
   if (event.finish && event.finish->kind == core::FinishKind::kAbort &&
@@ -248,7 +244,7 @@ void Job::end_sequence(Running& running) {
   running.submitted = false;
   --unfinished_;
   const Sequence& sequence = running.sequence;
-  context_->registry.remove(sequence.name, sequence.id);
+  running.entry.leave();
   const bool aborted = !sequence.finish || sequence.finish->kind == core::FinishKind::kAbort;
   context_->serving->on_finish(
       stream_, steady_clock().now() - started_, aborted, sequence.retraction_count);

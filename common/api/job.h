@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,28 +33,31 @@ class Job : public std::enable_shared_from_this<Job> {
 
  private:
   struct Running {
+    explicit Running(TextStream stream) : text(std::move(stream)) {}
+
     Sequence sequence;
     TextStream text;
+    RequestRegistry::Entry entry;
     Time first_tokens_at{};
     std::int32_t first_token_count = 0;
-    std::optional<Time> last_token = std::nullopt;
+    std::optional<Time> last_token;
     bool submitted = false;
     /// What came while the client did not keep up, and is still to be told.
-    std::optional<Delta> held = std::nullopt;
+    std::optional<Delta> held;
   };
 
-  void on_event(std::size_t index, core::TokenEvent&& event);
+  void on_event(Running& running, core::TokenEvent&& event);
   bool take_tokens(Running& running, core::TokenEvent& event, Delta* delta);
   void take_finish(Running& running, const core::FinishReason& reason, Delta* delta);
   void count_tokens(Running& running, std::int32_t tokens);
   void emit(Running& running, Delta&& delta);
-  void hold(Running& running, Delta&& delta);
-  void tell_held();
-  void take_held();
+  [[gnu::cold]] void hold(Running& running, Delta&& delta);
+  [[gnu::cold]] void tell_held();
+  [[gnu::cold]] void take_held();
   void send();
   void end_sequence(Running& running);
-  void fail(const ApiError& error);
-  void on_disconnect();
+  [[gnu::cold]] void fail(const ApiError& error);
+  [[gnu::cold]] void on_disconnect();
   void abort_rest();
   [[nodiscard]] std::vector<Sequence> take_sequences();
 
@@ -67,7 +71,8 @@ class Job : public std::enable_shared_from_this<Job> {
   bool stream_open_ = false;
   bool over_ = false;
   bool holding_ = false;  ///< the client reads slower than tokens come
-  std::vector<Running> running_;
+  /// Mostly one; they stay where they are.
+  std::list<Running> running_;
   std::size_t unfinished_ = 0;
   std::string out_;  ///< what is told now; empty otherwise, but its room stays
 };

@@ -26,29 +26,30 @@ struct NativePrompts {
 };
 
 Status refuse_unbuilt(RequestBody& body) {
-  return body.refuse({"input_embeds",
-                      "image_data",
-                      "video_data",
-                      "audio_data",
-                      "token_ids_logprob",
-                      "return_hidden_states",
-                      "return_routed_experts",
-                      "return_entropy",
-                      "return_bytes",
-                      "background",
-                      "lora_path",
-                      "lora_id",
-                      "session_params",
-                      "session_id",
-                      "custom_logit_processor",
-                      "max_thinking_tokens",
-                      "require_reasoning",
-                      "cache_salt",
-                      "extra_key",
-                      "bootstrap_host",
-                      "bootstrap_port",
-                      "bootstrap_room",
-                      "bootstrap_pair_key"});
+  static const RequestBody::Names kUnbuilt{"input_embeds",
+                                           "image_data",
+                                           "video_data",
+                                           "audio_data",
+                                           "token_ids_logprob",
+                                           "return_hidden_states",
+                                           "return_routed_experts",
+                                           "return_entropy",
+                                           "return_bytes",
+                                           "background",
+                                           "lora_path",
+                                           "lora_id",
+                                           "session_params",
+                                           "session_id",
+                                           "custom_logit_processor",
+                                           "max_thinking_tokens",
+                                           "require_reasoning",
+                                           "cache_salt",
+                                           "extra_key",
+                                           "bootstrap_host",
+                                           "bootstrap_port",
+                                           "bootstrap_room",
+                                           "bootstrap_pair_key"};
+  return body.refuse(kUnbuilt);
 }
 
 Result<TokenizedPrompt> read_text(const Context& context, const json::Field& field) {

@@ -50,29 +50,31 @@ Result<StreamFields> read_stream(RequestBody& body) {
 
 // Members that would change the output and that nothing here carries out.
 Status refuse_unbuilt(RequestBody& body) {
-  TANDEM_TRY(body.refuse({"lora_path",
-                          "suffix",
-                          "input_embeds",
-                          "input_ids",
-                          "prompt_embeds",
-                          "image_data",
-                          "video_data",
-                          "audio_data",
-                          "audio",
-                          "prediction",
-                          "web_search_options",
-                          "session_params",
-                          "session_id",
-                          "return_hidden_states",
-                          "cache_salt",
-                          "extra_key",
-                          "bootstrap_host",
-                          "bootstrap_port",
-                          "bootstrap_room",
-                          "use_beam_search",
-                          "truncate_prompt_tokens"}));
-  TANDEM_TRY(
-      body.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar"}, kNoGrammar));
+  static const RequestBody::Names kUnbuilt{"lora_path",
+                                           "suffix",
+                                           "input_embeds",
+                                           "input_ids",
+                                           "prompt_embeds",
+                                           "image_data",
+                                           "video_data",
+                                           "audio_data",
+                                           "audio",
+                                           "prediction",
+                                           "web_search_options",
+                                           "session_params",
+                                           "session_id",
+                                           "return_hidden_states",
+                                           "cache_salt",
+                                           "extra_key",
+                                           "bootstrap_host",
+                                           "bootstrap_port",
+                                           "bootstrap_room",
+                                           "use_beam_search",
+                                           "truncate_prompt_tokens"};
+  TANDEM_TRY(body.refuse(kUnbuilt));
+  static const RequestBody::Names kGuided{
+      "guided_json", "guided_regex", "guided_choice", "guided_grammar"};
+  TANDEM_TRY(body.refuse(kGuided, kNoGrammar));
   if (const auto format = body.take("response_format")) {
     TANDEM_TRY(const json::Field type, format->at("type"));
     TANDEM_TRY(const std::string_view name, type.as_string());

@@ -120,13 +120,11 @@ Status read_shared_sampling(RequestBody& body, const ApiLimits& limits, Sampling
   out->text.skip_special_tokens = skip_special.value_or(true);
   TANDEM_TRY(const auto no_trim, body.take_bool("no_stop_trim"));
   out->text.no_stop_trim = no_trim.value_or(false);
-  TANDEM_TRY(body.refuse({"json_schema", "regex", "ebnf", "structural_tag"}, kNoGrammar));
-  return body.refuse({"stop_regex",
-                      "custom_logit_processor",
-                      "custom_params",
-                      "beam_width",
-                      "watermark",
-                      "choice"});
+  static const RequestBody::Names kConstraints{"json_schema", "regex", "ebnf", "structural_tag"};
+  TANDEM_TRY(body.refuse(kConstraints, kNoGrammar));
+  static const RequestBody::Names kUnbuilt{
+      "stop_regex", "custom_logit_processor", "custom_params", "beam_width", "watermark", "choice"};
+  return body.refuse(kUnbuilt);
 }
 
 Result<SamplingFields> read_openai_sampling(RequestBody& body,

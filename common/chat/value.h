@@ -24,7 +24,7 @@ struct RenderError {
   bool raised = false;
 };
 
-[[noreturn]] void fail(std::string message);
+[[noreturn, gnu::cold]] void fail(std::string message);
 
 enum class Type : std::uint8_t {
   kUndefined,

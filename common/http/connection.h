@@ -116,18 +116,18 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool process_head();
   bool process_body();
   void dispatch();
-  void refuse(int status, std::string_view message);
-  void respond(Response response);
+  [[gnu::cold]] void refuse(int status, std::string_view message);
+  [[gnu::cold]] void respond(Response response);
   void on_response_done(bool closes);
-  void linger();
+  [[gnu::cold]] void linger();
   void flush();
   void wait_to_write();
   void write_more(const boost::system::error_code& error, std::size_t bytes);
   void on_written();
   [[nodiscard]] bool answer_is_complete();
-  void disconnected();
-  void cut_off(std::string_view why);
-  void close();
+  [[gnu::cold]] void disconnected();
+  [[gnu::cold]] void cut_off(std::string_view why);
+  [[gnu::cold]] void close();
   void arm(Duration timeout);
 
   void disarm() { deadline_at_.reset(); }

@@ -46,7 +46,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-ParseError refuse(int status, std::string message) {
+[[gnu::cold]] ParseError refuse(int status, std::string message) {
   return {.status = status, .message = std::move(message)};
 }
 

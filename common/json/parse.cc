@@ -98,7 +98,7 @@ class Parser {
 
   void skip_space();
   // All false.
-  bool fail(Status why);
+  [[gnu::cold]] bool fail(Status why);
   bool fail_at(std::size_t at, std::string_view what);
   bool expected(std::string_view what);
   [[nodiscard]] std::string found() const;
