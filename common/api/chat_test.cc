@@ -187,6 +187,18 @@ TEST(Chat, ContinueFinalMessageAndKwargs) {
   EXPECT_EQ(fixture.generator->request(0).input_ids, ids_of("user: a b\n1assistant: Sure, "));
 }
 
+TEST(Chat, MessagesThatAreChangedStandBesideThoseThatAreNot) {
+  ApiFixture fixture(always("x"));
+  fixture.post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"system","content":"s"},)"
+      R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+      R"({"role":"assistant","content":null},{"role":"user","content":"c"},)"
+      R"({"role":"user","content":[{"type":"text","text":"d"}]}]})");
+  EXPECT_EQ(fixture.generator->request(0).input_ids,
+            ids_of("system: s\nuser: a b\nassistant: \nuser: c\nuser: d\nassistant: "));
+}
+
 TEST(Chat, IgnoredFieldsAndRequestIdComeBack) {
   ApiFixture fixture(always("x"));
   const http::Response response = fixture.call("POST",

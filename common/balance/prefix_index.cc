@@ -3,6 +3,8 @@
 #include "common/base/check.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 namespace tandem::balance {
@@ -11,9 +13,14 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  const Wide product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15ULL) * (b ^ 0xD1B54A32D192ED03ULL);
+/// Both halves of the product, of which each hangs on all bits of both.
+std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
+  const Wide product = static_cast<Wide>(a) * b;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64U);
+}
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  return fold(a ^ 0x9E3779B97F4A7C15ULL, b ^ 0xD1B54A32D192ED03ULL);
 }
 
 // Beside the index of a block, entries are counted in 32 bits.
@@ -28,20 +35,28 @@ PrefixIndex::PrefixIndex(Options options)
     : options_(options),
       blocks_kept_(std::clamp<std::uint64_t>(options.tokens_max / kBlockTokens, 1, kBlocksKeptMax)),
       blocks_max_(2 * blocks_kept_),
-      buckets_(1, kNone) {}
+      buckets_(1, kNone) {
+  for (std::uint64_t i = 0; i < secrets_.size(); ++i)
+    secrets_[i] = mix(options_.seed, i + 1);
+}
 
 void PrefixIndex::keys_of(std::span<const core::TokenId> ids,
                           std::vector<std::uint64_t>& out) const {
-  static_assert(kBlockTokens % 2 == 0);
+  // Of a block each pair of words is folded by itself, as wyhash does: only the step from block to
+  // block waits for the one before.
+  constexpr std::size_t kWords = kBlockTokens / 2;
+  static_assert(kBlockTokens % 4 == 0 && sizeof(core::TokenId) == 4);
   out.resize(ids.size() / kBlockTokens);
   std::uint64_t key = options_.seed;
   const core::TokenId* next = ids.data();
   for (std::uint64_t& each : out) {
-    for (std::size_t i = 0; i < kBlockTokens; i += 2, next += 2) {
-      const auto low = static_cast<std::uint32_t>(next[0]);
-      const auto high = static_cast<std::uint32_t>(next[1]);
-      key = mix(key, (std::uint64_t{high} << 32U) | low);
-    }
+    std::array<std::uint64_t, kWords> words{};
+    std::memcpy(words.data(), next, sizeof words);
+    next += kBlockTokens;
+    std::uint64_t block = 0;
+    for (std::size_t i = 0; i < kWords; i += 2)
+      block ^= fold(words[i] ^ secrets_[i], words[i + 1] ^ secrets_[i + 1]);
+    key = mix(key, block);
     each = key;
   }
 }
@@ -128,18 +143,26 @@ void PrefixIndex::insert(std::span<const std::uint64_t> keys, std::uint64_t work
   const Index owner = make_owner(worker);
   // From the end: so the beginning of a prompt is newer than what hangs on it, and goes after it.
   keys = keys.first(std::min(keys.size(), blocks_max_));
+  // What is known was mostly used together last time and lies in order: it moves as one.
+  Index oldest = kNone;
+  Index newest = kNone;
   for (std::size_t i = keys.size(); i-- > 0;) {
     if (const std::size_t left = i + 1; (keys.size() - left) % kAhead == 0)
       prefetch(keys.first(left).last(std::min(left, kAhead)));
     const Index known = find(keys[i], owner);
     if (known != kNone) {
-      unlink(known);
-      link_newest(known);
+      if (newest == kNone || at(newest).newer != known) {
+        renew(oldest, newest);
+        oldest = known;
+      }
+      newest = known;
       continue;
     }
+    renew(std::exchange(oldest, kNone), std::exchange(newest, kNone));
     if (owners_[owner].count >= blocks_max_) drop_oldest(owners_[owner]);
     add(keys[i], owner);
   }
+  renew(oldest, newest);
 }
 
 bool PrefixIndex::trim(std::size_t entries_max) {
@@ -243,6 +266,21 @@ void PrefixIndex::link_newest(Index index) {
   owner.newest = index;
   if (owner.oldest == kNone) owner.oldest = index;
   ++owner.count;
+}
+
+/// Entries of one owner that lie one after the other in its order of use, used now; or none.
+void PrefixIndex::renew(Index oldest, Index newest) {
+  if (newest == kNone) return;
+  Owner& owner = owners_[at(newest).owner];
+  if (owner.newest == newest) return;
+  const Index older = at(oldest).older;
+  const Index newer = at(newest).newer;
+  at(newer).older = older;
+  (older == kNone ? owner.oldest : at(older).newer) = newer;
+  at(newest).newer = kNone;
+  at(oldest).older = owner.newest;
+  at(owner.newest).newer = oldest;
+  owner.newest = newest;
 }
 
 void PrefixIndex::unlink(Index index) {

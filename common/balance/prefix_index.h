@@ -4,6 +4,7 @@
 
 #include "common/core/sampling_params.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -106,10 +107,13 @@ class PrefixIndex {
   void drop_oldest(Owner& owner);
   void split_bucket();
   void link_newest(Index index);
+  void renew(Index oldest, Index newest);
   void unlink(Index index);
   void release_if_empty();
 
   Options options_;
+  // What the words of a block are hidden with, from the seed.
+  std::array<std::uint64_t, kBlockTokens / 2> secrets_{};
   std::size_t blocks_kept_;  // of one worker by trim()
   std::size_t blocks_max_;   // of one worker at any time
   // Entries never move; unused ones form a list.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +52,31 @@ TEST(PrefixIndex, KeysStandForPrefixes) {
   EXPECT_TRUE(other.empty());
   PrefixIndex({.seed = 2}).keys_of(std::vector<core::TokenId>(50, 3), other);
   EXPECT_NE(other, keys);
+}
+
+TEST(PrefixIndex, AKeyHangsOnEachIdAndItsPlace) {
+  const PrefixIndex index({.seed = 1});
+  std::vector<core::TokenId> ids(PrefixIndex::kBlockTokens);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::set<std::uint64_t> seen;
+  std::size_t wanted = 0;
+  const auto note = [&](const std::vector<core::TokenId>& block) {
+    Keys keys;
+    index.keys_of(block, keys);
+    seen.insert(keys.at(0));
+    EXPECT_EQ(seen.size(), ++wanted);
+  };
+  note(ids);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    std::vector<core::TokenId> other = ids;
+    other[i] = 1000;
+    note(other);
+    for (std::size_t j = 0; j < i; ++j) {
+      other = ids;
+      std::swap(other[i], other[j]);
+      note(other);
+    }
+  }
 }
 
 TEST(PrefixIndex, TheDeepestAmongThoseAsked) {
