@@ -63,9 +63,14 @@ void FlightTable::note_use(const Flight& flight, bool begin) {
                       flight.request->sampling.max_new_tokens;
   const auto note = [&](WorkerKey worker) {
     WorkerUse& use = use_[worker];
-    use.attempts += begin ? 1 : -1;
-    use.tokens += begin ? tokens : -tokens;
-    if (use.attempts == 0) use_.erase(worker);
+    if (begin) {
+      ++use.attempts;
+      use.tokens += tokens;
+    } else if (--use.attempts == 0) {
+      use_.erase(worker);
+    } else {
+      use.tokens -= tokens;
+    }
   };
   note(flight.placement->main);
   if (flight.placement->prefill) note(*flight.placement->prefill);
