@@ -223,6 +223,37 @@ TEST(Server, DeadlinesForSlowSenders) {
   EXPECT_TRUE(idle.ends_cleanly());
 }
 
+/// Of the three only one is short: a deadline that is not set leaves a longer one in force.
+TEST(Server, BodiesAndLaterHeadsHaveDeadlinesOfTheirOwn) {
+  const auto with = [](Duration header, Duration body) {
+    ServerOptions options;
+    options.header_timeout = header;
+    options.body_timeout = body;
+    options.idle_timeout = seconds(3600);
+    return options;
+  };
+  const std::string request = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n";
+  const auto expect_408 = [](TestClient& client) {
+    const auto response = client.read_response();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 408);
+  };
+  {
+    Fixture fixture(echo, with(seconds(3600), milliseconds(500)));
+    TestClient client(fixture.port);
+    client.send(request + "ab");
+    expect_408(client);
+  }
+  Fixture fixture(echo, with(milliseconds(500), seconds(3600)));
+  TestClient client(fixture.port);
+  client.send(request + "abcd");
+  const auto response = client.read_response();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 200);
+  client.send("POST / HTTP/1.1\r\nHo");
+  expect_408(client);
+}
+
 TEST(Server, BodyLimitIsAnswered413ThoughTheClientGoesOnSending) {
   ServerOptions options;
   options.limits.body_bytes = 1000;

@@ -75,9 +75,12 @@ struct FrontDoor::Gate {
     rpc::Server* grpc = nullptr;
   };
 
-  /// Null: not open, or not any more. What it points to stays until no request can come.
+  /// Null: not open, or not any more. What it points to stays as long as the gate, which every
+  /// connection holds.
+  [[nodiscard]] const Inside* inside() const { return present.load(std::memory_order_acquire); }
+
   std::atomic<const Inside*> present{nullptr};
-  std::unique_ptr<const Inside> inside;
+  std::unique_ptr<const Inside> kept;
 };
 
 FrontDoor::FrontDoor(const args::ServerOptions& options)
@@ -99,7 +102,7 @@ Result<Ports> FrontDoor::listen() {
   server.limits.body_bytes = options_.max_body_bytes;
   server.large_threads = static_cast<int>(options_.http_threads);
   server.admit = [gate = gate_](const http::Request& request) -> std::optional<http::Response> {
-    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
+    const Gate::Inside* const inside = gate->inside();
     return inside ? inside->admit(request) : starting(request);
   };
   server.error_body = [](int status, std::string_view message) {
@@ -108,7 +111,7 @@ Result<Ports> FrontDoor::listen() {
     return api::error_body(error);
   };
   server.on_http2 = [gate = gate_](int fd) {
-    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
+    const Gate::Inside* const inside = gate->inside();
     if (!inside || inside->grpc == nullptr) {
       ::close(fd);
       return;
@@ -119,7 +122,7 @@ Result<Ports> FrontDoor::listen() {
   };
   auto handler = [gate = gate_](http::Request&& request,
                                 std::shared_ptr<http::ResponseWriter> writer) {
-    const Gate::Inside* const inside = gate->present.load(std::memory_order_acquire);
+    const Gate::Inside* const inside = gate->inside();
     if (!inside) {
       http::Response response = starting(request);
       writer->send(response.status, std::move(response.headers), std::move(response.body));
@@ -159,8 +162,8 @@ Status FrontDoor::open(FrontDoorSetup setup) {
   inside->router = router;
   inside->admit = api::ApiServer::admission(*api_, router);
   inside->grpc = grpc_.get();
-  gate_->inside = std::move(inside);
-  gate_->present.store(gate_->inside.get(), std::memory_order_release);
+  gate_->kept = std::move(inside);
+  gate_->present.store(gate_->kept.get(), std::memory_order_release);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <boost/container/small_vector.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -37,10 +38,12 @@ Result<std::string> render(const chat::ChatTemplate& chat_template,
   variables.push_back({"add_generation_prompt", &add_generation_prompt});
   for (const json::Member& member : of_model)
     variables.push_back({member.key, &member.value});
-  // What a request sets takes the place of what has its name.
+  // What a request sets takes the place of what has its name. It may set very many, each once.
+  const std::size_t ours = variables.size();
   for (const json::Member& member : prompt.kwargs) {
-    const auto there = std::ranges::find(variables, member.key, &chat::Variable::name);
-    if (there != variables.end()) {
+    const auto end = variables.begin() + static_cast<std::ptrdiff_t>(ours);
+    const auto there = std::ranges::find(variables.begin(), end, member.key, &chat::Variable::name);
+    if (there != end) {
       there->value = &member.value;
     } else {
       variables.push_back({member.key, &member.value});
