@@ -15,9 +15,8 @@ struct LoopbackEnds {
   int peer = -1;
 };
 
-/// Both are the caller's to close.
-inline LoopbackEnds connect_over_loopback() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+/// By way of `listener`, a socket that is not bound. Both ends are the caller's to close.
+inline LoopbackEnds connect_over_loopback(int listener) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -28,6 +27,12 @@ inline LoopbackEnds connect_over_loopback() {
   LoopbackEnds ends{.caller = ::socket(AF_INET, SOCK_STREAM, 0)};
   EXPECT_EQ(::connect(ends.caller, reinterpret_cast<sockaddr*>(&address), size), 0);
   ends.peer = ::accept(listener, nullptr, nullptr);
+  return ends;
+}
+
+inline LoopbackEnds connect_over_loopback() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  const LoopbackEnds ends = connect_over_loopback(listener);
   ::close(listener);
   return ends;
 }

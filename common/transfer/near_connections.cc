@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <string>
 
 namespace tandem::transfer {
 namespace {
@@ -48,14 +50,22 @@ bool has_one_address(int fd) {
                      sizeof(in6_addr)) == 0;
 }
 
-void take_off_pacing(int fd) {
+/// Empty of what is no TCP socket.
+std::string control_of(int fd) {
   std::array<char, kNameBytes> name{};
   socklen_t size = name.size();
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return;
-  if (!NearConnections::is_needless(name.data())) return;
-  // Where it may not be changed, the connection stays as it is.
-  (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kInstead.data(), socklen_t{kInstead.size()});
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return {};
+  return {name.data(), ::strnlen(name.data(), name.size())};
 }
+
+/// Where it may not be changed, the connection stays as it is.
+void set_control(int fd, std::string_view control) {
+  (void)::setsockopt(
+      fd, IPPROTO_TCP, TCP_CONGESTION, control.data(), static_cast<socklen_t>(control.size()));
+}
+
+/// Whether sockets of this process would have had it.
+std::atomic<bool> taken_off_pacing = false;
 
 }  // namespace
 
@@ -65,6 +75,12 @@ bool NearConnections::is_short(std::uint32_t min_rtt_us) {
 
 bool NearConnections::is_needless(std::string_view control) {
   return control == kPacing;
+}
+
+void NearConnections::start_without_pacing(int fd) {
+  if (!is_needless(control_of(fd))) return;
+  taken_off_pacing = true;
+  set_control(fd, kInstead);
 }
 
 bool NearConnections::is_near(int fd) {
@@ -77,8 +93,9 @@ bool NearConnections::is_near(int fd) {
   --seen.looks_left;
   const auto rtt = min_rtt_us(fd);
   seen.near = has_one_address(fd) || (rtt && is_short(*rtt));
-  if (seen.near) take_off_pacing(fd);
   if (seen.near || !rtt) seen.looks_left = 0;
+  const bool is_far = !seen.near && seen.looks_left == 0;
+  if (is_far && taken_off_pacing && control_of(fd) == kInstead) set_control(fd, kPacing);
   return seen.near;
 }
 

@@ -1,16 +1,19 @@
-// Connections within the machine that BBR slows down, and those that are left as they are.
+// Connections within the machine, which BBR would slow down, and those that are left as they are.
 #include "common/transfer/near_connections.h"
 
 #include "common/transfer/loopback_test_support.h"
+#include "common/transfer/transport_test_support.h"
 #include "common/transfer/ucx_sends.h"
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,6 +46,23 @@ TEST(NearConnections, WhatIsNoTcpSocketIsFar) {
   EXPECT_FALSE(connections.is_near(-1));
 }
 
+bool use(int fd, const std::string& control) {
+  return ::setsockopt(fd,
+                      IPPROTO_TCP,
+                      TCP_CONGESTION,
+                      control.data(),
+                      static_cast<socklen_t>(control.size())) == 0;
+}
+
+std::string control_of(int fd) {
+  std::array<char, 16> name{};
+  socklen_t size = name.size();
+  EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size), 0);
+  return name.data();
+}
+
+constexpr int kDescriptors = 1024;
+
 /// A connection over the loopback interface whose other end reads and throws away.
 class Loopback {
  public:
@@ -65,71 +85,117 @@ class Loopback {
   Loopback(const Loopback&) = delete;
   Loopback& operator=(const Loopback&) = delete;
 
-  [[nodiscard]] bool use(const std::string& control) const {
-    return ::setsockopt(fd_,
-                        IPPROTO_TCP,
-                        TCP_CONGESTION,
-                        control.data(),
-                        static_cast<socklen_t>(control.size())) == 0;
-  }
-
-  [[nodiscard]] std::string control() const {
-    std::array<char, 16> name{};
-    socklen_t size = name.size();
-    EXPECT_EQ(::getsockopt(fd_, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size), 0);
-    return name.data();
-  }
-
-  /// As UCX sends: a header and payload, `bytes` in all.
-  void send(std::size_t bytes) const {
-    std::vector<char> data(bytes, 'x');
-    iovec parts[] = {{.iov_base = data.data(), .iov_len = 5},
-                     {.iov_base = data.data() + 5, .iov_len = bytes - 5}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = std::size(parts);
-    EXPECT_GT(::sendmsg(fd_, &message, MSG_NOSIGNAL), 0);
-  }
+  [[nodiscard]] int fd() const { return fd_; }
 
  private:
   int fd_ = -1;
   std::thread reader_;
 };
 
-constexpr std::size_t kLarge = std::size_t{256} << 10U;
+constexpr auto kNoBbr = "skipped: this kernel has no BBR for us";
 
-TEST(NearConnections, LargeSendsOfUcxWithinTheMachineGoOnWithoutBbr) {
-  const Loopback connection;
-  if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-  connection.send(kLarge);
-  EXPECT_EQ(connection.control(), "bbr") << "not a send of UCX";
+/// A socket without a connection.
+class Socket {
+ public:
+  Socket() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {}
+
+  ~Socket() { ::close(fd_); }
+
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+TEST(NearConnections, SocketsOfUcxStartWithoutBbr) {
+  const Socket others;
   ScopedUcxSends sends({});
-  connection.send(ScopedUcxSends::kLargeBytes - 1);
-  EXPECT_EQ(connection.control(), "bbr") << "a small send";
-  connection.send(ScopedUcxSends::kLargeBytes);
-  EXPECT_EQ(connection.control(), "reno");
+  const Socket of_ucx;
+  std::thread([&] { EXPECT_EQ(control_of(Socket().fd()), control_of(others.fd())); }).join();
+  const std::string others_have = control_of(others.fd());
+  EXPECT_EQ(control_of(of_ucx.fd()), others_have == "bbr" ? "reno" : others_have);
+}
+
+/// UCX connects in either direction: what the peer accepted may be what it sends on.
+TEST(NearConnections, NoConnectionOfATransportHasHadBbr) {
+  std::set<int> before;
+  for (int fd = 0; fd < kDescriptors; ++fd)
+    if (::fcntl(fd, F_GETFD) >= 0) before.insert(fd);
+  testing::Node a({.back_end = testing::BackEnd::kUcxTcp});
+  testing::Node b({.back_end = testing::BackEnd::kUcxTcp});
+  a.transport->connect(2, b.transport->address());
+  b.transport->connect(1, a.transport->address());
+  EXPECT_TRUE(a.next<PeerConnectedEvent>());
+  EXPECT_TRUE(b.next<PeerConnectedEvent>());
+  int sockets = 0;
+  for (int fd = 0; fd < kDescriptors; ++fd) {
+    std::array<char, 16> name{};
+    socklen_t size = name.size();
+    if (before.contains(fd) ||
+        ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) {
+      continue;
+    }
+    ++sockets;
+    EXPECT_STRNE(name.data(), "bbr") << "descriptor " << fd;
+  }
+  EXPECT_GE(sockets, 4) << "each listens, and there is a connection";
+}
+
+TEST(NearConnections, WhatIsAcceptedIsAsTheListener) {
+  const Socket listener;
+  if (!use(listener.fd(), "bbr")) GTEST_SKIP() << kNoBbr;
+  NearConnections::start_without_pacing(listener.fd());
+  const auto [caller, peer] = testing::connect_over_loopback(listener.fd());
+  EXPECT_EQ(control_of(peer), "reno");
+  ::close(caller);
+  ::close(peer);
+}
+
+TEST(NearConnections, OnlyWhatIsFarIsGivenBackToBbr) {
+  const Loopback near;
+  const Socket far;
+  if (!use(near.fd(), "bbr") || !use(far.fd(), "bbr")) GTEST_SKIP() << kNoBbr;
+  NearConnections connections;
+  for (const int fd : {near.fd(), far.fd()}) {
+    NearConnections::start_without_pacing(fd);
+    EXPECT_EQ(control_of(fd), "reno");
+  }
+  EXPECT_TRUE(connections.is_near(near.fd()));
+  for (int look = 1; look < NearConnections::kLooks; ++look) {
+    EXPECT_FALSE(connections.is_near(far.fd())) << "without an address or a round trip";
+    EXPECT_EQ(control_of(far.fd()), "reno") << "after look " << look;
+  }
+  EXPECT_FALSE(connections.is_near(far.fd()));
+  EXPECT_EQ(control_of(far.fd()), "bbr");
+  EXPECT_TRUE(connections.is_near(near.fd()));
+  EXPECT_EQ(control_of(near.fd()), "reno");
 }
 
 TEST(NearConnections, ADescriptorsNextConnectionIsLookedAtAnew) {
-  ScopedUcxSends sends({});
-  for (int i = 0; i < 2; ++i) {
+  NearConnections connections;
+  int number = -1;
+  {
     const Loopback connection;
-    if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-    connection.send(kLarge);
-    EXPECT_EQ(connection.control(), "reno");
+    number = connection.fd();
+    EXPECT_TRUE(connections.is_near(number));
   }
+  const Socket next;
+  ASSERT_EQ(::dup2(next.fd(), number), number);
+  EXPECT_FALSE(connections.is_near(number));
+  ::close(number);
 }
 
 TEST(NearConnections, OtherChoicesStay) {
-  ScopedUcxSends sends({});
-  const Loopback connection;
-  ASSERT_TRUE(connection.use("reno"));
-  connection.send(kLarge);
-  EXPECT_EQ(connection.control(), "reno");
-  // Once left alone, it is whoever changes it later who decides.
-  if (!connection.use("bbr")) GTEST_SKIP() << "skipped: this kernel has no BBR for us";
-  connection.send(kLarge);
-  EXPECT_EQ(connection.control(), "bbr");
+  NearConnections connections;
+  const Socket cubic;
+  if (!use(cubic.fd(), "cubic")) GTEST_SKIP() << "skipped: this kernel has no CUBIC for us";
+  NearConnections::start_without_pacing(cubic.fd());
+  for (int look = 0; look <= NearConnections::kLooks; ++look)
+    connections.is_near(cubic.fd());
+  EXPECT_EQ(control_of(cubic.fd()), "cubic");
 }
 
 }  // namespace

@@ -56,12 +56,21 @@ ssize_t ScopedUcxSends::send(int fd, const msghdr& message, int flags, SpliceSen
 
 }  // namespace tandem::transfer
 
-/// In place of libc's, for every library of the process: UCX has no other door to what its sockets
-/// say.
+/// Both in place of libc's, for every library of the process: UCX has no other door to what its
+/// sockets say, and start with.
 extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int fd,
                                                                   const msghdr* message,
                                                                   int flags) {
   static const auto kNext = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
   if (tandem::transfer::current == nullptr) return kNext(fd, message, flags);
   return tandem::transfer::current->send(fd, *message, flags, kNext);
+}
+
+extern "C" __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) {
+  static const auto kNext = reinterpret_cast<decltype(&::socket)>(::dlsym(RTLD_NEXT, "socket"));
+  const int fd = kNext(domain, type, protocol);
+  if (fd >= 0 && tandem::transfer::current != nullptr) {
+    tandem::transfer::NearConnections::start_without_pacing(fd);
+  }
+  return fd;
 }

@@ -19,8 +19,9 @@ namespace tandem::transfer {
 /// the endpoint, and completed again behind that). A peer that is killed in the middle of a
 /// transfer must not take this process along.
 ///
-/// Large sends also take their connection off BBR where it stays within the machine
-/// (near_connections.h), and what of them lies in `pages` is not copied there (splice_sends.h).
+/// Sockets that are opened on this thread meanwhile start without BBR, which connections that leave
+/// the machine get back (near_connections.h). What of large sends lies in `pages` is not copied
+/// where they stay within it (splice_sends.h).
 ///
 /// SIGPIPE is blocked on the thread meanwhile.
 class ScopedUcxSends {

@@ -77,6 +77,8 @@ TEST(UcxSends, OthersSeeIt) {
 TEST(UcxSends, LibrariesFindIt) {
   EXPECT_EQ(::dlsym(RTLD_DEFAULT, "sendmsg"), reinterpret_cast<void*>(&::sendmsg));
   EXPECT_NE(::dlsym(RTLD_NEXT, "sendmsg"), reinterpret_cast<void*>(&::sendmsg));
+  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "socket"), reinterpret_cast<void*>(&::socket));
+  EXPECT_NE(::dlsym(RTLD_NEXT, "socket"), reinterpret_cast<void*>(&::socket));
 }
 
 }  // namespace

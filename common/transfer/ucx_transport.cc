@@ -182,6 +182,7 @@ Status UcxTransport::make_context() {
 }
 
 Status UcxTransport::make_worker() {
+  const ScopedUcxSends listens({});
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
