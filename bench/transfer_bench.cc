@@ -179,6 +179,8 @@ struct Node {
       lanes = up->transports;
     } else if (std::holds_alternative<PeerIsLocalEvent>(event)) {
       is_local = true;
+    } else if (std::holds_alternative<PeerIsNearEvent>(event)) {
+      is_near = true;
     } else if (std::holds_alternative<LandingClosedEvent>(event)) {
       ++closed;
     }
@@ -209,6 +211,7 @@ struct Node {
   std::uint64_t done = 0, done_wanted = 0, failed = 0;  ///< units
   std::uint64_t closed = 0;
   bool is_local = false;         ///< the peer: nothing goes over the network
+  bool is_near = false;          ///< the peer: TCP takes pages from where they lie
   std::uint32_t unit_pages = 1;  ///< of the last round; the sender's thread alone
   std::string lanes;
   std::unique_ptr<KvTransport> transport;
@@ -233,10 +236,11 @@ std::string get(int fd) {
 }
 
 /// As prefill cuts units of pages that are at most half as long as a run (handoff::SideOptions).
-std::uint32_t unit_pages(const Options& o, bool is_local) {
+std::uint32_t unit_pages(const Options& o, bool is_local, bool is_near) {
   const handoff::SideOptions prefill;
   std::uint64_t bytes = o.unit_kib << 10U;
-  if (bytes == 0) bytes = o.scattered || is_local ? prefill.unit_bytes : prefill.run_bytes;
+  const bool is_long = is_local || (o.scattered && !is_near);
+  if (bytes == 0) bytes = is_long ? prefill.unit_bytes : prefill.run_bytes;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / (o.page_kib << 10U)));
 }
 
@@ -267,7 +271,7 @@ double send_round(const Options& o, Node& node, std::uint64_t round, int fd) {
   get(fd);  // "open"
   {
     const std::lock_guard lock(node.mutex);
-    node.unit_pages = unit_pages(o, node.is_local);
+    node.unit_pages = unit_pages(o, node.is_local, node.is_near);
   }
   const double begin = seconds_now();
   for (std::uint32_t first = 0; first < node.memory.page_count; first += node.unit_pages) {

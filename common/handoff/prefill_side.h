@@ -80,6 +80,12 @@ struct PeerIsLocal {
   std::uint64_t peer = 0;
 };
 
+/// Event of the transport: pages go to a linked peer from where they lie, over the network of this
+/// machine. Until it is lost, also units of pages that lie apart are as short as runs.
+struct PeerIsNear {
+  std::uint64_t peer = 0;
+};
+
 using PrefillEvent = std::variant<StartSend,
                                   ChunkReady,
                                   FirstToken,
@@ -88,6 +94,7 @@ using PrefillEvent = std::variant<StartSend,
                                   FromDecode,
                                   PeerLinked,
                                   PeerIsLocal,
+                                  PeerIsNear,
                                   PeerLost,
                                   TimePassed>;
 
@@ -229,6 +236,7 @@ class PrefillSide {
   std::deque<Ended> ended_;
   std::vector<std::uint64_t> peers_;
   std::set<std::uint64_t> locals_;  ///< of peers_
+  std::set<std::uint64_t> nears_;   ///< of peers_
   std::size_t units_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   SendKey pump_after_;  ///< fairness: where the next round of pump_all begins

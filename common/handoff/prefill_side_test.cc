@@ -323,6 +323,34 @@ TEST(PrefillSide, UnitsAreLongForALocalPeer) {
   }
 }
 
+TEST(PrefillSide, PagesApartAreShortUnitsForANearPeer) {
+  struct Row {
+    const char* name;
+    std::vector<PrefillEvent> before;
+    std::vector<std::uint32_t> want;  ///< pages of each unit of seven that lie apart
+  };
+
+  const PeerLinked linked{kD};
+  const PeerIsNear near{kD};
+  const PeerIsLocal local{kD};
+  const Row rows[] = {
+      {"linked", {linked}, {5, 2}},
+      {"and near", {linked, near}, {3, 3, 1}},
+      {"another one is", {linked, PeerLinked{kD + 1}, PeerIsNear{kD + 1}}, {5, 2}},
+      {"near, and then local", {linked, near, local}, {5, 2}},
+      {"was, and came back", {linked, near, PeerLost{kD, unavailable("gone")}, linked}, {5, 2}},
+      {"told late, of one that is lost", {near, linked}, {5, 2}},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    std::vector<std::uint32_t> counts;
+    for (const SendUnit& unit :
+         cut(cutting(100, 1, 300, 500), {4, 6, 8, 10, 12, 14, 16}, row.before))
+      counts.push_back(unit.range.page_count);
+    EXPECT_EQ(counts, row.want);
+  }
+}
+
 TEST(PrefillSide, PagesLongerThanARunGoInParts) {
   std::vector<ByteRange> ranges;
   for (const SendUnit& unit : cut(cutting(1000, 5, 650, 1500), {4, 5})) {

@@ -34,6 +34,17 @@ std::size_t bytes_of(std::span<const iovec> parts) {
   return bytes;
 }
 
+/// The first `bytes` of `parts` are done with.
+void drop(std::span<iovec>& parts, std::size_t bytes) {
+  while (!parts.empty() && bytes >= parts.front().iov_len) {
+    bytes -= parts.front().iov_len;
+    parts = parts.subspan(1);
+  }
+  if (parts.empty()) return;
+  parts.front().iov_base = static_cast<std::byte*>(parts.front().iov_base) + bytes;
+  parts.front().iov_len -= bytes;
+}
+
 }  // namespace
 
 SpliceSends::~SpliceSends() {
@@ -76,12 +87,12 @@ ssize_t SpliceSends::send(
   while (i < parts.size()) {
     const bool in_place = !copies && is_in(memory, parts[i]);
     std::size_t end = i + 1;
-    while (!in_place && end < parts.size() && (copies || !is_in(memory, parts[end])))
+    while (end < parts.size() && (copies || in_place == is_in(memory, parts[end])))
       ++end;
     const bool more = end < parts.size() || (flags & MSG_MORE) != 0;
     ssize_t sent = 0;
     if (in_place) {
-      sent = splice_part(fd, parts[i], more);
+      sent = splice_parts(fd, parts.subspan(i, end - i), more);
       // Copying says what is wrong with the connection, if anything is.
       copies = sent < 0 && errno != EAGAIN;
       if (copies) continue;
@@ -99,32 +110,34 @@ ssize_t SpliceSends::send(
   return total;
 }
 
-/// How much of it the socket took, or -1 and errno.
-ssize_t SpliceSends::splice_part(int fd, const iovec& part, bool more) {
+/// How much of them the socket took, or -1 and errno.
+ssize_t SpliceSends::splice_parts(int fd, std::span<const iovec> parts, bool more) {
   std::size_t sent = 0;
-  while (sent < part.iov_len) {
-    const iovec rest{.iov_base = static_cast<std::byte*>(part.iov_base) + sent,
-                     .iov_len = part.iov_len - sent};
-    ssize_t piped = ::vmsplice(pipe_[1], &rest, 1, SPLICE_F_NONBLOCK);
+  rest_.assign(parts.begin(), parts.end());
+  for (std::span<iovec> rest = rest_; !rest.empty();) {
+    const ssize_t piped = ::vmsplice(pipe_[1], rest.data(), rest.size(), SPLICE_F_NONBLOCK);
+    ssize_t in_pipe = piped;
     ssize_t taken = piped;
-    while (piped > 0) {
+    while (in_pipe > 0) {
       taken = ::splice(pipe_[0],
                        nullptr,
                        fd,
                        nullptr,
-                       static_cast<std::size_t>(piped),
+                       static_cast<std::size_t>(in_pipe),
                        SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
       if (taken <= 0) break;
-      piped -= taken;
+      in_pipe -= taken;
       sent += static_cast<std::size_t>(taken);
       spliced_bytes_ += static_cast<std::uint64_t>(taken);
     }
-    if (taken > 0) continue;
-    const int why = taken == 0 ? EAGAIN : errno;
-    is_off_ = is_refusal(why);
-    close();  // with what the socket did not take
-    errno = why;
-    return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (taken <= 0) {
+      const int why = taken == 0 ? EAGAIN : errno;
+      is_off_ = is_refusal(why);
+      close();  // with what the socket did not take
+      errno = why;
+      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    }
+    drop(rest, static_cast<std::size_t>(piped));
   }
   return static_cast<ssize_t>(sent);
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tandem::transfer {
 
@@ -25,7 +26,7 @@ class SpliceSends {
   using Sendmsg = ssize_t (*)(int, const msghdr*, int);
 
   /// Shorter parts are copied: taking pages costs as much.
-  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10U;
+  static constexpr std::size_t kLeastBytes = std::size_t{32} << 10U;
 
   SpliceSends() : is_off_(!is_worth_it_here()) {}
 
@@ -39,6 +40,9 @@ class SpliceSends {
   ssize_t send(
       int fd, const msghdr& message, int flags, std::span<const std::byte> memory, Sendmsg copy);
 
+  /// The system has no such way: all is copied.
+  [[nodiscard]] bool is_off() const { return is_off_; }
+
   /// What was accepted without a copy. Monotonic.
   [[nodiscard]] std::uint64_t spliced_bytes() const { return spliced_bytes_; }
 
@@ -50,9 +54,10 @@ class SpliceSends {
  private:
   bool open();
   void close();
-  ssize_t splice_part(int fd, const iovec& part, bool more);
+  ssize_t splice_parts(int fd, std::span<const iovec> parts, bool more);
 
   int pipe_[2] = {-1, -1};  ///< empty between calls
+  std::vector<iovec> rest_;  ///< of a call, for its memory
   bool is_off_;
   std::uint64_t spliced_bytes_ = 0;
 };

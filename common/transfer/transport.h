@@ -74,17 +74,26 @@ struct PeerIsLocalEvent {
   std::uint64_t peer = 0;
 };
 
+/// A peer on this machine is reached over TCP, which takes pages from where they lie: those that
+/// lie apart, too, where a unit of them is one piece (kTcpPieceBytes). Once per connect().
+struct PeerIsNearEvent {
+  std::uint64_t peer = 0;
+};
+
 using TransportEvent = std::variant<UnitLandedEvent,
                                     LandingClosedEvent,
                                     SendDoneEvent,
                                     PeerDataErrorEvent,
                                     PeerConnectedEvent,
-                                    PeerIsLocalEvent>;
+                                    PeerIsLocalEvent,
+                                    PeerIsNearEvent>;
 /// Must not block and must not call back into the transport's destructor.
 using EventSink = std::function<void(TransportEvent&&)>;
 
 /// What UCX sends over TCP at once: a longer unit it puts together at the receiver, a copy.
 inline constexpr std::size_t kTcpPieceBytes = std::size_t{512} << 10U;
+/// Of a list at most so many parts; more make it several pieces.
+inline constexpr std::size_t kTcpRunsMax = 16;
 /// At most so many bytes of a piece are headers, UCX's and ours.
 inline constexpr std::size_t kTcpPieceHeadersMax = 1024;
 

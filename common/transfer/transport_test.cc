@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 #include <thread>
 
 namespace tandem::transfer {
@@ -106,32 +107,92 @@ TEST(TransportRendezvous, MovesUnitsOfAllSizesOverTcp) {
   move_units_of_all_sizes({.back_end = BackEnd::kUcxTcp, .rendezvous_bytes = 1});
 }
 
-/// And units put together in a slot do not: it is given to the next one at once.
-TEST(TransportTcp, NeighboursGoFromWhereTheyLie) {
-  constexpr std::uint64_t kPage = std::uint64_t{200} << 10U;
-  Pair pair({.back_end = BackEnd::kUcxTcp, .page_bytes = kPage});
-  const auto move = [&](std::uint32_t unit, std::vector<std::uint32_t> source) {
-    for (std::uint32_t i = 0; i < 2; ++i)
-      fill_page(pair.sender.memory, source[i], i);
-    pair.receiver.transport->open_landing(test_name(unit), 0, {7, 3});
-    UnitHeader header = unit_header(pair.sender.memory, unit, 0, 2);
+/// Moves units over TCP, one after the other, each into pages that lie apart.
+class TcpUnits {
+ public:
+  explicit TcpUnits(std::uint64_t page_bytes)
+      : pair_({.back_end = BackEnd::kUcxTcp, .pages = 32, .page_bytes = page_bytes}) {}
+
+  void move(const std::vector<std::uint32_t>& source) {
+    const std::uint32_t unit = ++units_;
+    const auto count = static_cast<std::uint32_t>(source.size());
+    std::vector<std::uint32_t> landing;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      fill_page(pair_.sender.memory, source[i], unit + i);
+      landing.push_back(30 - 2 * i);
+    }
+    pair_.receiver.transport->open_landing(test_name(unit), 0, landing);
+    UnitHeader header = unit_header(pair_.sender.memory, unit, 0, count);
     header.name = test_name(unit);
-    pair.send(header, std::move(source));
-    const auto landed = pair.receiver.next<UnitLandedEvent>();
+    pair_.send(header, source);
+    const auto landed = pair_.receiver.next<UnitLandedEvent>();
     ASSERT_TRUE(landed);
     EXPECT_TRUE(landed->crc_ok);
-    expect_page(pair.receiver, 7, 0);
-    expect_page(pair.receiver, 3, 1);
-    ASSERT_TRUE(pair.sender.next<SendDoneEvent>());
+    for (std::uint32_t i = 0; i < count; ++i)
+      expect_page(pair_.receiver, landing[i], unit + i);
+    ASSERT_TRUE(pair_.sender.next<SendDoneEvent>());
+  }
+
+  /// After another unit, since it is counted behind the event of a send.
+  std::uint64_t spliced(const std::vector<std::uint32_t>& source) {
+    move(source);
+    return pair_.sender.transport->stats().spliced_bytes;
+  }
+
+  [[nodiscard]] bool is_near() { return pair_.sender.next<PeerIsNearEvent>(0).has_value(); }
+
+ private:
+  Pair pair_;
+  std::uint32_t units_ = 0;
+};
+
+constexpr std::uint64_t kKiB = 1024;
+
+TEST(TransportTcp, NeighboursGoFromWhereTheyLie) {
+  TcpUnits units(200 * kKiB);
+  EXPECT_EQ(units.spliced({2, 5}), 0U);
+  const bool splices = SpliceSends::is_worth_it_here();
+  EXPECT_EQ(units.is_near(), splices) << "said with the first large send";
+  for (int i = 0; i < 2; ++i)
+    units.move({4, 5});
+  EXPECT_EQ(units.spliced({4, 5}) >= 400 * kKiB, splices);
+  EXPECT_FALSE(units.is_near()) << "said once";
+}
+
+/// But they do not while it is not known that the peer is near: as a list it would copy them one by
+/// one.
+TEST(TransportTcp, LongPagesApartGoFromWhereTheyLie) {
+  TcpUnits units(200 * kKiB);
+  EXPECT_EQ(units.spliced({2, 5}), 0U);
+  for (int i = 0; i < 2; ++i)
+    units.move({2, 5});
+  EXPECT_EQ(units.spliced({5, 2}) >= 400 * kKiB, SpliceSends::is_worth_it_here());
+}
+
+/// A slot is given to the next unit at once, so its bytes must be in the socket's own memory.
+TEST(TransportTcp, OthersArePutTogetherInSlots) {
+  struct Row {
+    const char* name;
+    std::uint64_t page_bytes;
+    std::vector<std::uint32_t> source;
   };
-  // Counted behind the event: once more than that must have been counted by now.
-  move(1, {2, 5});
-  move(2, {2, 5});
-  EXPECT_EQ(pair.sender.transport->stats().spliced_bytes, 0U);
-  for (std::uint32_t unit = 3; unit < 6; ++unit)
-    move(unit, {4, 5});
-  const std::uint64_t spliced = pair.sender.transport->stats().spliced_bytes;
-  EXPECT_EQ(spliced >= 2 * kPage, SpliceSends::is_worth_it_here()) << spliced;
+
+  const Row rows[] = {
+      {"short pages", 16 * kKiB, {1, 3, 5, 7, 9, 11, 13, 15}},
+      {"more than a piece", 200 * kKiB, {1, 3, 5}},
+      {"of a long unit one short run", 16 * kKiB, {1, 2, 3, 4, 5, 6, 7, 9}},
+  };
+  std::vector<std::uint32_t> neighbours(13);
+  std::iota(neighbours.begin(), neighbours.end(), 16U);
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    TcpUnits units(row.page_bytes);
+    units.move(neighbours);
+    const std::uint64_t before = units.spliced(row.source);
+    EXPECT_EQ(units.is_near(), SpliceSends::is_worth_it_here());
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(units.spliced(row.source), before);
+  }
 }
 
 TEST_P(Transport, PartsOfPagesLandSeparately) {

@@ -36,6 +36,8 @@ class ScopedUcxSends {
   ScopedUcxSends& operator=(const ScopedUcxSends&) = delete;
 
   [[nodiscard]] std::uint64_t spliced_bytes() const { return splice_.spliced_bytes(); }
+  /// Large sends of which pages would not have been copied. Monotonic.
+  [[nodiscard]] std::uint64_t near_sends() const { return near_sends_; }
 
   /// In place of sendmsg() on this thread, which is `next`.
   ssize_t send(int fd, const msghdr& message, int flags, SpliceSends::Sendmsg next);
@@ -44,6 +46,7 @@ class ScopedUcxSends {
   std::span<const std::byte> pages_;
   NearConnections connections_;
   SpliceSends splice_;
+  std::uint64_t near_sends_ = 0;
   ScopedUcxSends* outer_ = nullptr;
   sigset_t mask_{};  ///< as it was
 };

@@ -276,6 +276,7 @@ void UcxTransport::run_landing_commands() {
 
 void UcxTransport::run() {
   ScopedUcxSends sends({memory_.base, memory_.stride_bytes * memory_.page_count});
+  ucx_sends_ = &sends;
   while (!stop_) {
     run_commands();
     // Not for ever: peers that keep sending must not keep commands and answers waiting.

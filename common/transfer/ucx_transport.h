@@ -7,6 +7,7 @@
 #include "common/transfer/short_message.h"
 #include "common/transfer/slots.h"
 #include "common/transfer/transport.h"
+#include "common/transfer/ucx_sends.h"
 #include "common/transfer/unit_copy.h"
 #include "common/transfer/unmapper.h"
 
@@ -86,6 +87,7 @@ class UcxTransport final : public KvTransport {
     bool maps_slots = false;        ///< the peer reads our slots
     bool maps_pool = false;         ///< and our pages
     bool only_tcp = false;  ///< UCX reaches the peer over nothing else, and may send units whole
+    bool near = false;      ///< TCP takes pages from where they lie
     std::optional<PeerSlots> slots;   ///< the peer's, once it has offered them
     std::optional<PeerMemory> pool;   ///< the same
     std::vector<std::byte> answers;   ///< to it, not yet sent
@@ -166,7 +168,10 @@ class UcxTransport final : public KvTransport {
   // Units (ucx_units.cc).
   /// False: nothing was done, the unit has to wait for one of the peer's own.
   [[nodiscard]] bool post(Endpoint& endpoint, SendRequest& request);
-  void post_network(Endpoint& endpoint, SendRequest& request, std::optional<std::uint32_t> slot);
+  void post_network(Endpoint& endpoint,
+                    SendRequest& request,
+                    std::optional<std::uint32_t> slot,
+                    bool whole);
   void send_ended(Send& send, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static ucs_status_t on_unit(void* argument,
@@ -246,6 +251,7 @@ class UcxTransport final : public KvTransport {
   std::list<Endpoint> endpoints_;  ///< those in peers_, those that leave or are being closed
   std::uint64_t next_life_ = 0;
   bool any_failed_ = false;
+  ScopedUcxSends* ucx_sends_ = nullptr;  ///< of the thread
   std::list<Send> sends_;
   std::list<Receive> receives_;
   std::list<Note> notes_;

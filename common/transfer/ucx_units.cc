@@ -32,10 +32,17 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
   return iov;
 }
 
+/// Each page or run of pages is worth taking from where it lies, and UCX sends the list as one piece.
+bool goes_as_list(const std::vector<MemoryRun>& runs, std::uint64_t bytes) {
+  return bytes + kTcpPieceHeadersMax <= kTcpPieceBytes && runs.size() <= kTcpRunsMax &&
+         std::ranges::all_of(
+             runs, [](const MemoryRun& run) { return run.bytes >= SpliceSends::kLeastBytes; });
+}
+
 }  // namespace
 
 /// Read by the peer where it lies, when it maps our pages. Through a slot when it maps only those,
-/// or when pages that lie apart would go as a list: UCX
+/// or when pages that lie apart would be copied as a list: UCX
 /// sends those in many small pieces over TCP. A peer that gives no slot back, because it is
 /// stopped, delays nobody but itself: it has at most half of them, and who finds none free, and has
 /// none to wait for, goes without.
@@ -47,8 +54,10 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   }
   const bool fits = request.header.payload_bytes() <= kSlotBytes;
   const bool apart = runs.size() > 1;
-  if (!fits || (!endpoint.maps_slots && !apart)) {
-    post_network(endpoint, request, std::nullopt);
+  const bool as_list = !endpoint.maps_slots && endpoint.near && endpoint.only_tcp &&
+                       goes_as_list(runs, request.header.payload_bytes());
+  if (!fits || as_list || (!endpoint.maps_slots && !apart)) {
+    post_network(endpoint, request, std::nullopt, as_list || !apart);
     return true;
   }
   const auto own = std::count(slot_user_.begin(), slot_user_.end(), &endpoint);
@@ -60,15 +69,17 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   if (slot && endpoint.maps_slots) {
     post_in_slot(endpoint, request, *slot);
   } else {
-    post_network(endpoint, request, slot);
+    post_network(endpoint, request, slot, slot.has_value());
   }
   return true;
 }
 
-/// As an active message; its bytes from the pages, or put together in the slot.
+/// As an active message; its bytes from the pages, or put together in the slot. `whole`: without a
+/// rendezvous, which over a byte stream only adds a round trip and smaller pieces.
 void UcxTransport::post_network(Endpoint& endpoint,
                                 SendRequest& request,
-                                std::optional<std::uint32_t> slot) {
+                                std::optional<std::uint32_t> slot,
+                                bool whole) {
   UnitHeader& header = request.header;
   sends_.emplace_back();
   Send& send = sends_.back();
@@ -97,11 +108,11 @@ void UcxTransport::post_network(Endpoint& endpoint,
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
-  if (endpoint.only_tcp && send.iov.size() == 1) {
-    // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
+  if (endpoint.only_tcp && whole) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
   }
+  const std::uint64_t near_sends = ucx_sends_->near_sends();
   ucs_status_ptr_t posted = ucp_am_send_nbx(endpoint.ep,
                                             kUnitAmId,
                                             send.header.data(),
@@ -109,6 +120,10 @@ void UcxTransport::post_network(Endpoint& endpoint,
                                             args.buffer,
                                             args.count,
                                             &param);
+  // What was sent meanwhile went to this peer.
+  if (ucx_sends_->near_sends() != near_sends && !std::exchange(endpoint.near, true)) {
+    sink_(PeerIsNearEvent{endpoint.peer});
+  }
   if (posted == nullptr) {
     send_ended(send, UCS_OK);
   } else if (UCS_PTR_IS_ERR(posted)) {

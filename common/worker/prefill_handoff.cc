@@ -95,6 +95,8 @@ void PrefillHandoff::on_transport(const transfer::TransportEvent& event) {
     feed(handoff::SendDone{done->name, done->unit, done->status.ok(), done->crc});
   } else if (const auto* local = std::get_if<transfer::PeerIsLocalEvent>(&event)) {
     feed(handoff::PeerIsLocal{local->peer});
+  } else if (const auto* near = std::get_if<transfer::PeerIsNearEvent>(&event)) {
+    feed(handoff::PeerIsNear{near->peer});
   } else if (const auto* error = std::get_if<transfer::PeerDataErrorEvent>(&event)) {
     hub_->data_path_failed(error->peer, error->status);
   }

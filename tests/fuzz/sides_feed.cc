@@ -158,6 +158,8 @@ class PrefillWorld {
         switch (script_->next() & 3U) {
           case 1:
             return feed(PeerLinked{kDecode});
+          case 2:
+            return feed(PeerIsNear{kDecode});
           case 3:
             return feed(PeerIsLocal{kDecode});
           default:
