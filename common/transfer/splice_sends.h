@@ -56,7 +56,7 @@ class SpliceSends {
   void close();
   ssize_t splice_parts(int fd, std::span<const iovec> parts, bool more);
 
-  int pipe_[2] = {-1, -1};  ///< empty between calls
+  int pipe_[2] = {-1, -1};   ///< empty between calls
   std::vector<iovec> rest_;  ///< of a call, for its memory
   bool is_off_;
   std::uint64_t spliced_bytes_ = 0;

@@ -36,6 +36,7 @@ class ScopedUcxSends {
   ScopedUcxSends& operator=(const ScopedUcxSends&) = delete;
 
   [[nodiscard]] std::uint64_t spliced_bytes() const { return splice_.spliced_bytes(); }
+
   /// Large sends of which pages would not have been copied. Monotonic.
   [[nodiscard]] std::uint64_t near_sends() const { return near_sends_; }
 

@@ -32,7 +32,8 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
   return iov;
 }
 
-/// Each page or run of pages is worth taking from where it lies, and UCX sends the list as one piece.
+/// Each page or run of pages is worth taking from where it lies, and UCX sends the list as one
+/// piece.
 bool goes_as_list(const std::vector<MemoryRun>& runs, std::uint64_t bytes) {
   return bytes + kTcpPieceHeadersMax <= kTcpPieceBytes && runs.size() <= kTcpRunsMax &&
          std::ranges::all_of(

@@ -186,6 +186,7 @@ class TokenAttention {
       const bool seen = j >= block_.begin && j < block_.end;
       if (seen && bytes_) {
         ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, tile_.head_dim, to);
+        if (dealt(steps_ / 2, i, kTileHeight) > 0) ahead_.template ask<8>();
         continue;
       }
       const std::size_t bytes = seen ? tile_.head_dim * 2 : 0;
@@ -195,16 +196,23 @@ class TokenAttention {
     return {copy, line};
   }
 
-  /// As many lines as 32 dimensions of 16 keys are.
-  inline __attribute__((always_inline)) void ask_beside_keys() {
-    bytes_ ? ahead_.template ask<kTileHeight / 2>() : ahead_.template ask<kTileHeight>();
+  /// Of `all` what is the `turn`-th's of so many turns.
+  static std::size_t dealt(std::size_t all, std::size_t turn, std::size_t turns) {
+    return all * (turn + 1) / turns - all * turn / turns;
+  }
+
+  /// As many lines as 32 dimensions of 16 keys are; of 8 bit every second time as many as 64 are,
+  /// in eights, and the others while keys become bf16.
+  inline __attribute__((always_inline)) void ask_beside_keys(std::size_t step) {
+    if (!bytes_) return ahead_.template ask<kTileHeight>();
+    if (step % 2 == 0) ahead_.template ask<8>();
   }
 
   void score_tile(Slot slot, std::size_t position, KeyTile keys, bool asks) {
     const std::byte* q = q_ + slot.group * steps_ * kTileBytes + slot.lane * sizeof(float);
     tiles_.template zero<0>();
     for (std::size_t step = 0; step < steps_; ++step) {
-      if (asks) ask_beside_keys();
+      if (asks) ask_beside_keys(step);
       tiles_.template load<4>(keys.from + step * kTileRowBytes, keys.stride);
       tiles_.template load<5>(q + step * kTileBytes, kTileRowBytes);
       tiles_.template multiply_bf16<0, 4, 5>();
@@ -274,10 +282,11 @@ class TokenAttention {
         const TileValues<V> values(
             keys_, tile_.head_dim, head * tile_.kv_head_stride + tile_.value_offset, tile_.dtype);
         const bool asks = unit >= asked;
+        std::size_t turn = 0;
         values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
-          // The other half of the lines; there is none of values of 8 bit.
-          if (!asks || bytes_) return;
-          for (std::size_t i = 0; i < steps_; i += 2)
+          // Half of the lines; the others beside products.
+          if (!asks) return;
+          for (std::size_t i = dealt(bytes_ ? steps_ : 2 * steps_, turn++, 4); i > 0; --i)
             ahead_.template ask<8>();
         });
         if (unit > 0) sum_before(steps, unit - 1, asks);
@@ -313,7 +322,7 @@ class TokenAttention {
       } else {
         tiles_.template load<2>(part, kTileRowBytes);
       }
-      if (asks) ahead_.template ask<8>();
+      if (asks && (!bytes_ || column % 2 == 0)) ahead_.template ask<8>();
       tiles_.template load<6>(values + column * kTileBytes, kTileRowBytes);
       tiles_.template multiply_bf16<2, 3, 6>();
       tiles_.template store<2>(part, kTileRowBytes);
