@@ -152,10 +152,10 @@ TEST(TransportTcp, NeighboursGoFromWhereTheyLie) {
   TcpUnits units(200 * kKiB);
   EXPECT_EQ(units.spliced({2, 5}), 0U);
   const bool splices = SpliceSends::is_worth_it_here();
-  EXPECT_EQ(units.is_near(), splices) << "said with the first large send";
   for (int i = 0; i < 2; ++i)
     units.move({4, 5});
   EXPECT_EQ(units.spliced({4, 5}) >= 400 * kKiB, splices);
+  EXPECT_EQ(units.is_near(), splices);
   EXPECT_FALSE(units.is_near()) << "said once";
 }
 
@@ -187,7 +187,9 @@ TEST(TransportTcp, OthersArePutTogetherInSlots) {
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
     TcpUnits units(row.page_bytes);
-    units.move(neighbours);
+    // A send that waits for the wire-up does not tell.
+    for (int i = 0; i < 2; ++i)
+      units.move(neighbours);
     const std::uint64_t before = units.spliced(row.source);
     EXPECT_EQ(units.is_near(), SpliceSends::is_worth_it_here());
     for (int i = 0; i < 3; ++i)
