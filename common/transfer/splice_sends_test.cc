@@ -84,6 +84,17 @@ class Sender {
     return {.iov_base = pages_.data() + offset, .iov_len = bytes};
   }
 
+  /// All of the memory from `offset` on, no part across a multiple of `piece`.
+  [[nodiscard]] std::vector<iovec> rest(std::size_t offset, std::size_t piece) {
+    std::vector<iovec> parts;
+    while (offset < pages_.size()) {
+      const std::size_t end = std::min(offset / piece * piece + piece, pages_.size());
+      parts.push_back(part(offset, end - offset));
+      offset = end;
+    }
+    return parts;
+  }
+
   ssize_t send(int fd, std::vector<iovec> parts) {
     msghdr message{};
     message.msg_iov = parts.data();
@@ -141,33 +152,36 @@ TEST(SpliceSends, LongPartsOfTheMemoryStayWhereTheyAre) {
   EXPECT_EQ(got.substr(all - kPart), std::string(kPart, '-')) << "not in the memory";
 }
 
-TEST(SpliceSends, WhatAFullSocketDoesNotTakeIsSentAgain) {
+/// Memory of so many kPart, each message a header and all of it in pieces.
+void fill_and_send_again(std::size_t parts, std::size_t piece) {
   const Connection connection;
-  Sender sender(4);
+  Sender sender(parts);
   std::string header = "head>";
-  const std::size_t whole = 4 * kPart;
+  const std::size_t whole = parts * kPart;
   std::string sent;
   bool was_full = false;
   // Messages of a header and all pages, until the socket is full in the middle of one; then the
   // rest of that one, as the peer makes room.
   while (!was_full) {
-    const ssize_t took = sender.send(connection.from(), {part_of(header), sender.part(0, whole)});
+    std::vector<iovec> message = sender.rest(0, piece);
+    message.insert(message.begin(), part_of(header));
+    const ssize_t took = sender.send(connection.from(), message);
     ASSERT_GT(took, 0);
     sent += (header + sender.pages()).substr(0, static_cast<std::size_t>(took));
     was_full = static_cast<std::size_t>(took) < header.size() + whole;
   }
-  ASSERT_EQ(sender.send(connection.from(), {sender.part(0, whole)}), -1);
+  ASSERT_EQ(sender.send(connection.from(), sender.rest(0, piece)), -1);
   EXPECT_EQ(errno, EAGAIN);
   std::size_t at = sent.size() % (header.size() + whole);
   std::string got;
   while (at > 0 && at < header.size() + whole) {
-    const std::size_t piece = std::min<std::size_t>(sent.size() - got.size(), 50'000);
-    if (piece > 0) got += connection.read(piece);
+    const std::size_t some = std::min<std::size_t>(sent.size() - got.size(), 50'000);
+    if (some > 0) got += connection.read(some);
     const std::size_t from = at < header.size() ? 0 : at - header.size();
     const ssize_t took =
         at < header.size()
             ? sender.send(connection.from(), {{header.data() + at, header.size() - at}})
-            : sender.send(connection.from(), {sender.part(from, whole - from)});
+            : sender.send(connection.from(), sender.rest(from, piece));
     if (took < 0) {
       ASSERT_EQ(errno, EAGAIN);
       continue;
@@ -179,6 +193,15 @@ TEST(SpliceSends, WhatAFullSocketDoesNotTakeIsSentAgain) {
   EXPECT_EQ(sent.size() % (header.size() + whole), 0U);
   EXPECT_TRUE(got == sent) << "lost, doubled or out of order";
   EXPECT_EQ(sender.spliced_bytes() > 0, SpliceSends::is_worth_it_here());
+}
+
+TEST(SpliceSends, WhatAFullSocketDoesNotTakeIsSentAgain) {
+  fill_and_send_again(4, 4 * kPart);
+}
+
+TEST(SpliceSends, AlsoOfPartsThatFollowEachOther) {
+  fill_and_send_again(8, kPart);  // more than the pipe takes at once
+  fill_and_send_again(3, std::size_t{40} << 10U);
 }
 
 TEST(SpliceSends, APeerThatIsGoneIsAnErrorAndNoSignal) {

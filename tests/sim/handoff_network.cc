@@ -369,6 +369,7 @@ void World::restart(bool prefill, std::uint32_t index) {
         continue;
       feed(p, PeerLinked{d.incarnation});
       if (options_.local) feed(p, PeerIsLocal{d.incarnation});
+      if (options_.near) feed(p, PeerIsNear{d.incarnation});
       feed(d, PeerLinked{p.incarnation});
     }
   }

@@ -44,6 +44,7 @@ WorldOptions draw_options(Random& random, const handoff::PlantedBugs& bugs) {
   o.faults.total = static_cast<int>(pick(random, 0, 9));
   o.run_parts = pick(random, 1, 4);
   o.local = random.chance(0.3);
+  o.near = random.chance(0.3);
   return o;
 }
 

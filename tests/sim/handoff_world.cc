@@ -51,6 +51,7 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     for (Decode& d : decodes_) {
       feed(p, PeerLinked{d.incarnation});
       if (options_.local) feed(p, PeerIsLocal{d.incarnation});
+      if (options_.near) feed(p, PeerIsNear{d.incarnation});
       feed(d, PeerLinked{p.incarnation});
     }
   }

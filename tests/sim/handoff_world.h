@@ -47,6 +47,7 @@ struct WorldOptions {
   std::uint32_t units_in_flight = 8;
   std::uint32_t run_parts = ~0U;  ///< page parts in a unit of neighbours, unless peers are local
   bool local = false;
+  bool near = false;
   std::vector<RequestPlan> requests;
   FaultBudget faults;
   /// Engines answer at once instead of by a step of their own: fewer states, same protocol.
