@@ -32,10 +32,13 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
   return iov;
 }
 
+// Of runs that are worth it a piece has no more.
+static_assert(kTcpPieceBytes / SpliceSends::kLeastBytes <= kTcpRunsMax);
+
 /// Each page or run of pages is worth taking from where it lies, and UCX sends the list as one
 /// piece.
 bool goes_as_list(const std::vector<MemoryRun>& runs, std::uint64_t bytes) {
-  return bytes + kTcpPieceHeadersMax <= kTcpPieceBytes && runs.size() <= kTcpRunsMax &&
+  return bytes + kTcpPieceHeadersMax <= kTcpPieceBytes &&
          std::ranges::all_of(
              runs, [](const MemoryRun& run) { return run.bytes >= SpliceSends::kLeastBytes; });
 }
