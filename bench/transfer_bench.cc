@@ -239,7 +239,8 @@ std::string get(int fd) {
 std::uint32_t unit_pages(const Options& o, bool is_local, bool is_near) {
   const handoff::SideOptions prefill;
   std::uint64_t bytes = o.unit_kib << 10U;
-  const bool is_long = is_local || (o.scattered && !is_near);
+  const bool as_list = is_near && (o.page_kib << 10U) >= prefill.list_part_bytes;
+  const bool is_long = is_local || (o.scattered && !as_list);
   if (bytes == 0) bytes = is_long ? prefill.unit_bytes : prefill.run_bytes;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / (o.page_kib << 10U)));
 }

@@ -35,6 +35,9 @@ inline constexpr std::uint32_t kPartCountMax = 16;
 /// Fits into one piece over TCP, 512 KiB, with UCX's headers and ours.
 inline constexpr std::uint64_t kRunBytes = 496U << 10U;
 
+/// Parts of a piece that are worth taking from where they lie apart, without putting them together.
+inline constexpr std::uint64_t kListPartBytes = 32U << 10U;
+
 /// Bytes of part `part` within each page: layers are dealt to parts as evenly as possible.
 struct ByteRange {
   std::uint64_t offset = 0;

@@ -32,6 +32,9 @@ struct SideOptions {
   /// Prefill: and this long where it is one run of memory, for peers that are not local: what goes
   /// over TCP in one piece (docs/protocols/transfer.md), which the receiver need not put together.
   std::uint64_t run_bytes = kRunBytes;
+  /// Prefill: pages, or parts of them, of this length and more need not be one run for that, if the
+  /// peer is near.
+  std::uint64_t list_part_bytes = kListPartBytes;
   std::uint32_t units_in_flight_max = 128;  ///< of the whole side
   /// More than that, and what was read for its CRC has left the caches before it goes.
   std::uint32_t units_in_flight_per_transfer = 32;

@@ -128,7 +128,8 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
   };
   const std::uint32_t run_pages_max = pages_in(run_bytes);
   // Runs that are nearly as long as one may be go best alone: nobody has to put them together.
-  const bool put_together = run_pages_max > 1 && !nears_.contains(send.peer);
+  const bool as_list = bytes >= options_.list_part_bytes && nears_.contains(send.peer);
+  const bool put_together = run_pages_max > 1 && !as_list;
   const std::uint32_t apart_pages_max =
       put_together ? pages_in(options_.unit_bytes) : run_pages_max;
   bool apart = false;

@@ -81,7 +81,7 @@ struct PeerIsLocal {
 };
 
 /// Event of the transport: pages go to a linked peer from where they lie, over the network of this
-/// machine. Until it is lost, also units of pages that lie apart are as short as runs.
+/// machine. Until it is lost, units of long pages that lie apart are as short as runs, too.
 struct PeerIsNear {
   std::uint64_t peer = 0;
 };

@@ -253,6 +253,7 @@ SideOptions cutting(std::uint64_t page_bytes,
   o.layout.part_count = parts;
   o.run_bytes = run_bytes;
   o.unit_bytes = unit_bytes;
+  o.list_part_bytes = 50;
   return o;
 }
 
@@ -348,6 +349,14 @@ TEST(PrefillSide, PagesApartAreShortUnitsForANearPeer) {
          cut(cutting(100, 1, 300, 500), {4, 6, 8, 10, 12, 14, 16}, row.before))
       counts.push_back(unit.range.page_count);
     EXPECT_EQ(counts, row.want);
+  }
+}
+
+TEST(PrefillSide, ShortPagesApartArePutTogetherForANearPeer) {
+  for (const std::uint64_t page_bytes : {40, 50}) {
+    const auto units =
+        cut(cutting(page_bytes, 1, 150, 250), {4, 6, 8, 10, 12}, {PeerLinked{kD}, PeerIsNear{kD}});
+    EXPECT_EQ(units.size(), page_bytes < 50 ? 1U : 2U) << page_bytes;
   }
 }
 

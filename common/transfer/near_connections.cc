@@ -18,6 +18,8 @@ constexpr std::string_view kPacing = "bbr";
 /// Every kernel has it, and everybody may choose it.
 constexpr std::string_view kInstead = "reno";
 constexpr std::uint32_t kNearUs = 10;
+/// Within the machine the first round trip is no matter of processes: the kernel answers.
+constexpr std::uint32_t kFarUs = 1000;
 constexpr std::size_t kNameBytes = 16;  // TCP_CA_NAME_MAX
 
 /// Nothing where the kernel does not tell: before 4.6, and of other sockets than TCP's.
@@ -73,6 +75,10 @@ bool NearConnections::is_short(std::uint32_t min_rtt_us) {
   return min_rtt_us < kNearUs;
 }
 
+bool NearConnections::is_long(std::uint32_t min_rtt_us) {
+  return min_rtt_us >= kFarUs && min_rtt_us != ~std::uint32_t{0};
+}
+
 bool NearConnections::is_needless(std::string_view control) {
   return control == kPacing;
 }
@@ -93,7 +99,7 @@ bool NearConnections::is_near(int fd) {
   --seen.looks_left;
   const auto rtt = min_rtt_us(fd);
   seen.near = has_one_address(fd) || (rtt && is_short(*rtt));
-  if (seen.near || !rtt) seen.looks_left = 0;
+  if (seen.near || !rtt || is_long(*rtt)) seen.looks_left = 0;
   const bool is_far = !seen.near && seen.looks_left == 0;
   if (is_far && taken_off_pacing && control_of(fd) == kInstead) set_control(fd, kPacing);
   return seen.near;

@@ -16,7 +16,8 @@ namespace tandem::transfer {
 /// processes of one machine there is no path to share, and the timer makes a transfer up to three
 /// times as long (docs/benchmarks.md). It stays with a connection that BBR had once, whatever has
 /// it afterwards (bbr_init() of Linux sets sk_pacing_status, nothing takes it back), so sockets
-/// start without. What an administrator chose for a network holds there.
+/// start without. What an administrator chose for a network holds there from the first send of 64
+/// KiB on if it takes a millisecond, from the 64th if it takes less, and not for shorter sends.
 ///
 /// One thread. Source: tcp(7), TCP_INFO and TCP_CONGESTION; socket(7), SO_COOKIE.
 class NearConnections {
@@ -34,6 +35,8 @@ class NearConnections {
 
   /// Whether no network card answers so soon.
   static bool is_short(std::uint32_t min_rtt_us);
+  /// Whether it surely goes to another machine. No round trip yet (~0): not said.
+  static bool is_long(std::uint32_t min_rtt_us);
   /// Whether near connections are to do without `control`.
   static bool is_needless(std::string_view control);
 

@@ -83,7 +83,7 @@ ssize_t SpliceSends::send(
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   ssize_t total = 0;
   std::size_t i = 0;
-  bool copies = is_off_ || !open();
+  bool copies = !ready();
   while (i < parts.size()) {
     const bool in_place = !copies && is_in(memory, parts[i]);
     std::size_t end = i + 1;

@@ -1,6 +1,8 @@
 // Bytes that go into a socket from where they lie (private to the room).
 #pragma once
 
+#include "common/transfer/transport.h"
+
 #include <sys/socket.h>
 
 #include <cstddef>
@@ -26,7 +28,7 @@ class SpliceSends {
   using Sendmsg = ssize_t (*)(int, const msghdr*, int);
 
   /// Shorter parts are copied: taking pages costs as much.
-  static constexpr std::size_t kLeastBytes = std::size_t{32} << 10U;
+  static constexpr std::size_t kLeastBytes = kListPartBytes;
 
   SpliceSends() : is_off_(!is_worth_it_here()) {}
 
@@ -40,8 +42,8 @@ class SpliceSends {
   ssize_t send(
       int fd, const msghdr& message, int flags, std::span<const std::byte> memory, Sendmsg copy);
 
-  /// The system has no such way: all is copied.
-  [[nodiscard]] bool is_off() const { return is_off_; }
+  /// False where the system has no such way, or no pipe for us now: then all is copied.
+  [[nodiscard]] bool ready() { return !is_off_ && open(); }
 
   /// What was accepted without a copy. Monotonic.
   [[nodiscard]] std::uint64_t spliced_bytes() const { return spliced_bytes_; }

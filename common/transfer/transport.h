@@ -75,7 +75,8 @@ struct PeerIsLocalEvent {
 };
 
 /// A peer on this machine is reached over TCP, which takes pages from where they lie: those that
-/// lie apart, too, where a unit of them is one piece (kTcpPieceBytes). Once per connect().
+/// lie apart, too, where they are long (kListPartBytes) and a unit of them is one piece
+/// (kTcpPieceBytes). Once per connect(), with the first large send that did not have to wait.
 struct PeerIsNearEvent {
   std::uint64_t peer = 0;
 };
@@ -92,8 +93,10 @@ using EventSink = std::function<void(TransportEvent&&)>;
 
 /// What UCX sends over TCP at once: a longer unit it puts together at the receiver, a copy.
 inline constexpr std::size_t kTcpPieceBytes = std::size_t{512} << 10U;
-/// Of a list at most so many parts; more make it several pieces.
-inline constexpr std::size_t kTcpRunsMax = 16;
+/// A part of a list that is worth taking from where it lies.
+inline constexpr std::size_t kListPartBytes = std::size_t{32} << 10U;
+/// Parts of a list and our header, of which UCX makes one piece.
+inline constexpr std::size_t kTcpListMax = 16;
 /// At most so many bytes of a piece are headers, UCX's and ours.
 inline constexpr std::size_t kTcpPieceHeadersMax = 1024;
 

@@ -164,7 +164,7 @@ TEST(TransportTcp, NeighboursGoFromWhereTheyLie) {
 TEST(TransportTcp, LongPagesApartGoFromWhereTheyLie) {
   TcpUnits units(200 * kKiB);
   EXPECT_EQ(units.spliced({2, 5}), 0U);
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 4; ++i)
     units.move({2, 5});
   EXPECT_EQ(units.spliced({5, 2}) >= 400 * kKiB, SpliceSends::is_worth_it_here());
 }

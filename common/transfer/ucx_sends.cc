@@ -47,8 +47,8 @@ ssize_t ScopedUcxSends::send(int fd, const msghdr& message, int flags, SpliceSen
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i)
     bytes += message.msg_iov[i].iov_len;
-  const bool splices = bytes >= kLargeBytes && connections_.is_near(fd) && !splice_.is_off();
-  near_sends_ += splices ? 1 : 0;
+  const bool splices = bytes >= kLargeBytes && connections_.is_near(fd);
+  near_sends_ += splices && splice_.ready() ? 1 : 0;
   const ssize_t sent =
       splices ? splice_.send(fd, message, flags, pages_, next) : next(fd, &message, flags);
   if (sent < 0 && is_broken(errno)) errno = EAGAIN;

@@ -37,7 +37,9 @@ class ScopedUcxSends {
 
   [[nodiscard]] std::uint64_t spliced_bytes() const { return splice_.spliced_bytes(); }
 
-  /// Large sends of which pages would not have been copied. Monotonic.
+  /// Whether sends to near peers are spliced, and large ones that could have been. Monotonic.
+  [[nodiscard]] bool splices() { return splice_.ready(); }
+
   [[nodiscard]] std::uint64_t near_sends() const { return near_sends_; }
 
   /// In place of sendmsg() on this thread, which is `next`.

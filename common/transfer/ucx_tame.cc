@@ -17,7 +17,7 @@ void tame_ucx() {
     ::setenv("UCX_MEM_EVENTS", "n", 0);
     ::setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
     ::setenv("UCX_LOG_LEVEL", "fatal", 0);
-    ::setenv("UCX_TCP_MAX_IOV", std::to_string(kTcpRunsMax).c_str(), 0);
+    ::setenv("UCX_TCP_MAX_IOV", std::to_string(kTcpListMax).c_str(), 0);
     // UCX's 8 KiB are a system call for every two pages of memory. Not the user's to change: UCX
     // does not tell the peer, and a piece that is longer than the peer's buffer overflows it.
     const std::string piece = std::to_string(kTcpPieceBytes >> 10U) + "k";

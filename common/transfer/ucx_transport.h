@@ -87,7 +87,7 @@ class UcxTransport final : public KvTransport {
     bool maps_slots = false;        ///< the peer reads our slots
     bool maps_pool = false;         ///< and our pages
     bool only_tcp = false;  ///< UCX reaches the peer over nothing else, and may send units whole
-    bool near = false;      ///< TCP takes pages from where they lie
+    bool near = false;      ///< only_tcp, which takes pages from where they lie
     std::optional<PeerSlots> slots;   ///< the peer's, once it has offered them
     std::optional<PeerMemory> pool;   ///< the same
     std::vector<std::byte> answers;   ///< to it, not yet sent
@@ -171,7 +171,7 @@ class UcxTransport final : public KvTransport {
   void post_network(Endpoint& endpoint,
                     SendRequest& request,
                     std::optional<std::uint32_t> slot,
-                    bool whole);
+                    bool as_list);
   void send_ended(Send& send, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* user_data);
   static ucs_status_t on_unit(void* argument,

@@ -32,15 +32,15 @@ std::vector<ucp_dt_iov_t> iov_of(const std::vector<MemoryRun>& runs) {
   return iov;
 }
 
-// Of runs that are worth it a piece has no more.
-static_assert(kTcpPieceBytes / SpliceSends::kLeastBytes <= kTcpRunsMax);
+// Of such parts a piece has no more, our header included.
+static_assert((kTcpPieceBytes - kTcpPieceHeadersMax) / kListPartBytes + 1 <= kTcpListMax);
 
 /// Each page or run of pages is worth taking from where it lies, and UCX sends the list as one
 /// piece.
 bool goes_as_list(const std::vector<MemoryRun>& runs, std::uint64_t bytes) {
   return bytes + kTcpPieceHeadersMax <= kTcpPieceBytes &&
-         std::ranges::all_of(
-             runs, [](const MemoryRun& run) { return run.bytes >= SpliceSends::kLeastBytes; });
+         std::ranges::all_of(runs,
+                             [](const MemoryRun& run) { return run.bytes >= kListPartBytes; });
 }
 
 }  // namespace
@@ -58,10 +58,10 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   }
   const bool fits = request.header.payload_bytes() <= kSlotBytes;
   const bool apart = runs.size() > 1;
-  const bool as_list = !endpoint.maps_slots && endpoint.near && endpoint.only_tcp &&
+  const bool as_list = !endpoint.maps_slots && endpoint.near && ucx_sends_->splices() &&
                        goes_as_list(runs, request.header.payload_bytes());
   if (!fits || as_list || (!endpoint.maps_slots && !apart)) {
-    post_network(endpoint, request, std::nullopt, as_list || !apart);
+    post_network(endpoint, request, std::nullopt, as_list);
     return true;
   }
   const auto own = std::count(slot_user_.begin(), slot_user_.end(), &endpoint);
@@ -73,17 +73,16 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   if (slot && endpoint.maps_slots) {
     post_in_slot(endpoint, request, *slot);
   } else {
-    post_network(endpoint, request, slot, slot.has_value());
+    post_network(endpoint, request, slot, false);
   }
   return true;
 }
 
-/// As an active message; its bytes from the pages, or put together in the slot. `whole`: without a
-/// rendezvous, which over a byte stream only adds a round trip and smaller pieces.
+/// As an active message; its bytes from the pages, or put together in the slot.
 void UcxTransport::post_network(Endpoint& endpoint,
                                 SendRequest& request,
                                 std::optional<std::uint32_t> slot,
-                                bool whole) {
+                                bool as_list) {
   UnitHeader& header = request.header;
   sends_.emplace_back();
   Send& send = sends_.back();
@@ -112,7 +111,8 @@ void UcxTransport::post_network(Endpoint& endpoint,
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
-  if (endpoint.only_tcp && whole) {
+  if (endpoint.only_tcp && (as_list || send.iov.size() == 1)) {
+    // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
   }
@@ -125,7 +125,8 @@ void UcxTransport::post_network(Endpoint& endpoint,
                                             args.count,
                                             &param);
   // What was sent meanwhile went to this peer.
-  if (ucx_sends_->near_sends() != near_sends && !std::exchange(endpoint.near, true)) {
+  if (endpoint.only_tcp && ucx_sends_->near_sends() != near_sends &&
+      !std::exchange(endpoint.near, true)) {
     sink_(PeerIsNearEvent{endpoint.peer});
   }
   if (posted == nullptr) {

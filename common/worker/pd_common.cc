@@ -23,6 +23,7 @@ transfer::PageMemory page_memory(const engine::Engine& engine,
 namespace internal {
 
 static_assert(handoff::kRunBytes + transfer::kTcpPieceHeadersMax <= transfer::kTcpPieceBytes);
+static_assert(handoff::kListPartBytes >= transfer::kListPartBytes);
 
 handoff::SideOptions side_options(const PdOptions& options) {
   handoff::SideOptions side;

@@ -50,6 +50,7 @@ SideOptions small_options(std::uint64_t incarnation) {
   options.units_in_flight_per_transfer = 4;
   options.bytes_in_flight_max = 3000;
   options.run_bytes = 512;
+  options.list_part_bytes = 128;
   options.ended_max = 4;
   return options;
 }

@@ -79,6 +79,7 @@ SideOptions World::side_options(std::uint64_t incarnation) const {
   o.window_pages = options_.window_pages;
   o.unit_bytes = std::uint64_t{64} * options_.part_count * options_.unit_pages;
   o.run_bytes = std::uint64_t{64} * options_.run_parts;
+  o.list_part_bytes = 64;
   o.units_in_flight_max = options_.units_in_flight;
   o.units_in_flight_per_transfer = options_.units_in_flight;
   o.resends_max = 2;

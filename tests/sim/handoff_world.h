@@ -45,7 +45,8 @@ struct WorldOptions {
   std::uint32_t part_count = 1;
   std::uint32_t attempts_max = 1;
   std::uint32_t units_in_flight = 8;
-  std::uint32_t run_parts = ~0U;  ///< page parts in a unit of neighbours, unless peers are local
+  std::uint32_t run_parts = ~0U;  ///< page parts in a unit of neighbours, unless peers are local;
+                                  ///< also of others, where they are near
   bool local = false;
   bool near = false;
   std::vector<RequestPlan> requests;

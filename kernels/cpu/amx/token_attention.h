@@ -201,8 +201,8 @@ class TokenAttention {
     return all * (turn + 1) / turns - all * turn / turns;
   }
 
-  /// As many lines as 32 dimensions of 16 keys are; of 8 bit every second time as many as 64 are,
-  /// in eights, and the others while keys become bf16.
+  /// As many lines as 32 dimensions of 16 keys are; of 8 bit only every second time, the others
+  /// while keys become bf16.
   inline __attribute__((always_inline)) void ask_beside_keys(std::size_t step) {
     if (!bytes_) return ahead_.template ask<kTileHeight>();
     if (step % 2 == 0) ahead_.template ask<8>();
