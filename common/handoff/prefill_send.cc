@@ -112,9 +112,10 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
   const std::uint32_t open = open_parts(first);
   const auto first_part = static_cast<std::uint16_t>(std::countr_zero(open));
   const auto open_count = static_cast<std::uint16_t>(std::countr_one(open >> first_part));
-  const std::uint64_t run_bytes = locals_.contains(send.peer)
-                                      ? options_.unit_bytes
-                                      : std::min(options_.run_bytes, options_.unit_bytes);
+  const auto linked = peers_.find(send.peer);
+  const Peer peer = linked != peers_.end() ? linked->second : Peer{};
+  const std::uint64_t run_bytes =
+      peer.local ? options_.unit_bytes : std::min(options_.run_bytes, options_.unit_bytes);
   const auto length = [&](std::uint16_t parts) {
     return part_bytes(options_.layout, first_part, parts).length;
   };
@@ -128,7 +129,7 @@ bool PrefillSide::cut_one(Send& send, Out& out) {
   };
   const std::uint32_t run_pages_max = pages_in(run_bytes);
   // Runs that are nearly as long as one may be go best alone: nobody has to put them together.
-  const bool as_list = bytes >= options_.list_part_bytes && nears_.contains(send.peer);
+  const bool as_list = bytes >= options_.list_part_bytes && peer.near;
   const bool put_together = run_pages_max > 1 && !as_list;
   const std::uint32_t apart_pages_max =
       put_together ? pages_in(options_.unit_bytes) : run_pages_max;

@@ -20,14 +20,13 @@ void PrefillSide::on(const PrefillEvent& event, Time now, Out& out) {
   if (const auto* e = std::get_if<SendDone>(&event)) send_done(*e, out);
   if (const auto* e = std::get_if<FromDecode>(&event)) message(*e, now, out);
   if (const auto* e = std::get_if<PeerLinked>(&event)) {
-    const auto at = std::lower_bound(peers_.begin(), peers_.end(), e->peer);
-    if (at == peers_.end() || *at != e->peer) peers_.insert(at, e->peer);
+    peers_.try_emplace(e->peer);
   }
   if (const auto* e = std::get_if<PeerIsLocal>(&event)) {
-    if (std::binary_search(peers_.begin(), peers_.end(), e->peer)) locals_.insert(e->peer);
+    if (const auto at = peers_.find(e->peer); at != peers_.end()) at->second.local = true;
   }
   if (const auto* e = std::get_if<PeerIsNear>(&event)) {
-    if (std::binary_search(peers_.begin(), peers_.end(), e->peer)) nears_.insert(e->peer);
+    if (const auto at = peers_.find(e->peer); at != peers_.end()) at->second.near = true;
   }
   if (const auto* e = std::get_if<PeerLost>(&event)) lost(*e, out);
   time_passed(now, out);
@@ -223,10 +222,7 @@ void PrefillSide::cancelled_by_peer(const FromDecode& event,
 }
 
 void PrefillSide::lost(const PeerLost& event, Out& out) {
-  const auto at = std::lower_bound(peers_.begin(), peers_.end(), event.peer);
-  if (at != peers_.end() && *at == event.peer) peers_.erase(at);
-  locals_.erase(event.peer);
-  nears_.erase(event.peer);
+  peers_.erase(event.peer);
   const Status reason = unavailable("decode process lost: " + event.reason.message());
   for (auto it = sends_.begin(); it != sends_.end();) {
     const auto current = it++;
@@ -328,8 +324,8 @@ std::optional<Time> PrefillSide::next_deadline() const {
 
 std::uint64_t PrefillSide::fingerprint() const {
   Fingerprint f;
-  for (const auto peer : peers_)
-    f.add(peer).add(locals_.count(peer)).add(nears_.count(peer));
+  for (const auto& [incarnation, peer] : peers_)
+    f.add(incarnation).add(peer.local ? 1 : 0).add(peer.near ? 1 : 0);
   f.add(pump_after_.request_id).add(pump_after_.attempt);
   for (const auto& [key, s] : sends_) {
     f.add(key.request_id).add(key.attempt).add(static_cast<std::uint64_t>(s.state));

@@ -13,7 +13,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <variant>
 #include <vector>
 
@@ -192,6 +191,12 @@ class PrefillSide {
     Status status;
   };
 
+  /// What the transport says of a linked peer.
+  struct Peer {
+    bool local = false;  ///< PeerIsLocal
+    bool near = false;   ///< PeerIsNear
+  };
+
   using Out = std::vector<PrefillAction>;
   using Sends = std::map<SendKey, Send>;
   void start(const StartSend& event, Out& out);
@@ -234,9 +239,7 @@ class PrefillSide {
   SideStats stats_;
   Sends sends_;
   std::deque<Ended> ended_;
-  std::vector<std::uint64_t> peers_;
-  std::set<std::uint64_t> locals_;  ///< of peers_
-  std::set<std::uint64_t> nears_;   ///< of peers_
+  std::map<std::uint64_t, Peer> peers_;  ///< linked, by incarnation
   std::size_t units_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   SendKey pump_after_;  ///< fairness: where the next round of pump_all begins

@@ -3,9 +3,10 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -66,8 +67,14 @@ void set_control(int fd, std::string_view control) {
       fd, IPPROTO_TCP, TCP_CONGESTION, control.data(), static_cast<socklen_t>(control.size()));
 }
 
-/// Whether sockets of this process would have had it.
-std::atomic<bool> taken_off_pacing = false;
+/// Whether sockets start with it. Not by socket(), which is ours on UCX's thread.
+bool system_paces() {
+  const int fd = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd < 0) return false;
+  const bool paces = NearConnections::is_needless(control_of(fd));
+  ::close(fd);
+  return paces;
+}
 
 }  // namespace
 
@@ -84,9 +91,7 @@ bool NearConnections::is_needless(std::string_view control) {
 }
 
 void NearConnections::start_without_pacing(int fd) {
-  if (!is_needless(control_of(fd))) return;
-  taken_off_pacing = true;
-  set_control(fd, kInstead);
+  if (is_needless(control_of(fd))) set_control(fd, kInstead);
 }
 
 bool NearConnections::is_near(int fd) {
@@ -101,7 +106,7 @@ bool NearConnections::is_near(int fd) {
   seen.near = has_one_address(fd) || (rtt && is_short(*rtt));
   if (seen.near || !rtt || is_long(*rtt)) seen.looks_left = 0;
   const bool is_far = !seen.near && seen.looks_left == 0;
-  if (is_far && taken_off_pacing && control_of(fd) == kInstead) set_control(fd, kPacing);
+  if (is_far && control_of(fd) == kInstead && system_paces()) set_control(fd, kPacing);
   return seen.near;
 }
 

@@ -166,7 +166,7 @@ TEST(NearConnections, WhatIsAcceptedIsAsTheListener) {
 TEST(NearConnections, OnlyWhatIsFarIsGivenBackToBbr) {
   const Loopback near;
   const Socket far;
-  if (!use(near.fd(), "bbr") || !use(far.fd(), "bbr")) GTEST_SKIP() << kNoBbr;
+  if (control_of(far.fd()) != "bbr") GTEST_SKIP() << kNotBbr;
   NearConnections connections;
   for (const int fd : {near.fd(), far.fd()}) {
     NearConnections::start_without_pacing(fd);
@@ -205,6 +205,18 @@ TEST(NearConnections, OtherChoicesStay) {
   for (int look = 0; look <= NearConnections::kLooks; ++look)
     connections.is_near(cubic.fd());
   EXPECT_EQ(control_of(cubic.fd()), "cubic");
+}
+
+TEST(NearConnections, OtherChoicesOfNearConnectionsStay) {
+  NearConnections connections;
+  const Loopback connection;
+  ASSERT_TRUE(use(connection.fd(), "reno"));
+  EXPECT_TRUE(connections.is_near(connection.fd()));
+  EXPECT_EQ(control_of(connection.fd()), "reno");
+  // Once left alone, it is whoever changes it later who decides.
+  if (!use(connection.fd(), "bbr")) GTEST_SKIP() << kNoBbr;
+  EXPECT_TRUE(connections.is_near(connection.fd()));
+  EXPECT_EQ(control_of(connection.fd()), "bbr");
 }
 
 }  // namespace

@@ -170,6 +170,7 @@ class UcxTransport final : public KvTransport {
   [[nodiscard]] bool post(Endpoint& endpoint, SendRequest& request);
   void post_network(Endpoint& endpoint,
                     SendRequest& request,
+                    const std::vector<MemoryRun>& runs,
                     std::optional<std::uint32_t> slot,
                     bool as_list);
   void send_ended(Send& send, ucs_status_t status);

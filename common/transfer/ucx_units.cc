@@ -61,7 +61,7 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   const bool as_list = !endpoint.maps_slots && endpoint.near && ucx_sends_->splices() &&
                        goes_as_list(runs, request.header.payload_bytes());
   if (!fits || as_list || (!endpoint.maps_slots && !apart)) {
-    post_network(endpoint, request, std::nullopt, as_list);
+    post_network(endpoint, request, runs, std::nullopt, as_list);
     return true;
   }
   const auto own = std::count(slot_user_.begin(), slot_user_.end(), &endpoint);
@@ -73,14 +73,16 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   if (slot && endpoint.maps_slots) {
     post_in_slot(endpoint, request, *slot);
   } else {
-    post_network(endpoint, request, slot, false);
+    post_network(endpoint, request, runs, slot, false);
   }
   return true;
 }
 
-/// As an active message; its bytes from the pages, or put together in the slot.
+/// As an active message; its bytes from the pages, whose `runs` they are, or put together in the
+/// slot.
 void UcxTransport::post_network(Endpoint& endpoint,
                                 SendRequest& request,
+                                const std::vector<MemoryRun>& runs,
                                 std::optional<std::uint32_t> slot,
                                 bool as_list) {
   UnitHeader& header = request.header;
@@ -98,7 +100,7 @@ void UcxTransport::post_network(Endpoint& endpoint,
     send.iov = {{slots_.slot(*slot), header.payload_bytes()}};
   } else {
     header.payload_crc = crc_of_pages(memory_, header, request.source_pages);
-    send.iov = iov_of(runs_of(memory_, header, request.source_pages));
+    send.iov = iov_of(runs);
   }
   send.crc = header.payload_crc;
   // Tests: a unit that is damaged on its way looks like one whose CRC does not fit.

@@ -186,7 +186,7 @@ class TokenAttention {
       const bool seen = j >= block_.begin && j < block_.end;
       if (seen && bytes_) {
         ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, tile_.head_dim, to);
-        if (dealt(steps_ / 2, i, kTileHeight) > 0) ahead_.template ask<8>();
+        if (dealt<kTileHeight>(steps_ / 2, i) > 0) ahead_.template ask<8>();
         continue;
       }
       const std::size_t bytes = seen ? tile_.head_dim * 2 : 0;
@@ -197,8 +197,9 @@ class TokenAttention {
   }
 
   /// Of `all` what is the `turn`-th's of so many turns.
-  static std::size_t dealt(std::size_t all, std::size_t turn, std::size_t turns) {
-    return all * (turn + 1) / turns - all * turn / turns;
+  template <std::size_t kTurns>
+  static std::size_t dealt(std::size_t all, std::size_t turn) {
+    return all * (turn + 1) / kTurns - all * turn / kTurns;
   }
 
   /// As many lines as 32 dimensions of 16 keys are; of 8 bit only every second time, the others
@@ -286,7 +287,7 @@ class TokenAttention {
         values.interleave(step * kStep, block_, value_tiles_ + unit % 2 * tiles, [&] {
           // Half of the lines; the others beside products.
           if (!asks) return;
-          for (std::size_t i = dealt(bytes_ ? steps_ : 2 * steps_, turn++, 4); i > 0; --i)
+          for (std::size_t i = dealt<4>(bytes_ ? steps_ : 2 * steps_, turn++); i > 0; --i)
             ahead_.template ask<8>();
         });
         if (unit > 0) sum_before(steps, unit - 1, asks);
