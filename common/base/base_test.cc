@@ -132,10 +132,14 @@ TEST(Crc32c, HardwareMatchesTableAtEverySizeAndSplit) {
     const std::uint32_t first = crc32c(data.data() + 1, cut);
     EXPECT_EQ(whole, crc32c(data.data() + 1 + cut, size - cut, first)) << size;
     EXPECT_EQ(whole, crc32c_unfolded(data.data() + 1 + cut, size - cut, first)) << size;
+    EXPECT_EQ(whole, crc32c(data.data() + 1, size, 0, /*demote=*/true)) << size;
     for (const int bits : folds()) {
-      EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1, size)) << size << " by " << bits;
-      EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1 + cut, size - cut, first))
-          << size << " by " << bits;
+      for (const bool demote : {false, true}) {
+        EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1, size, 0, demote))
+            << size << " by " << bits;
+        EXPECT_EQ(whole, crc32c_folded(bits, data.data() + 1 + cut, size - cut, first, demote))
+            << size << " by " << bits;
+      }
     }
     EXPECT_EQ(whole, crc32c_combine(first, crc32c(data.data() + 1 + cut, size - cut), size - cut))
         << size;

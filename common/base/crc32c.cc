@@ -107,13 +107,18 @@ struct Fold {
   std::uint64_t high;
 };
 
-/// What becomes of the bytes on the way: kStream leaves them out of the caches and wants `out` at a
-/// multiple of 64.
-enum class Copy {
-  kNone,
-  kPlain,
+/// What else becomes of the bytes: kDemote leaves them to caches that all cores share; kStream, a
+/// copy, leaves them out of the caches and wants `out` at a multiple of 64.
+enum class Pass {
+  kRead,
+  kDemote,
+  kCopy,
   kStream
 };
+
+constexpr bool copies(Pass pass) {
+  return pass == Pass::kCopy || pass == Pass::kStream;
+}
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kTurn = 256;
@@ -130,6 +135,11 @@ constexpr std::size_t kTurnsAhead = 4096;
 /// harmless.
 inline void ask_for(const unsigned char* line) {
   _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
+/// CLDEMOTE, by its name for the assembler alone: processors without it take it for a NOP.
+inline void demote_line(const unsigned char* line) {
+  asm volatile("cldemote %0" : : "m"(*line));
 }
 
 // Attributes stand on every function: clang knows no pragma for them.
@@ -231,13 +241,13 @@ int fold_bits() {
   return kBits;
 }
 
-template <Copy kCopy>
+template <Pass kPass>
 std::uint32_t fold_by(
     int bits, const void* data, std::size_t size, std::uint32_t crc, void* out = nullptr) {
   const auto* from = static_cast<const unsigned char*>(data);
   auto* to = static_cast<unsigned char*>(out);
-  return bits == 512 ? by_512::crc32c_fold<kCopy>(from, size, crc, to)
-                     : by_256::crc32c_fold<kCopy>(from, size, crc, to);
+  return bits == 512 ? by_512::crc32c_fold<kPass>(from, size, crc, to)
+                     : by_256::crc32c_fold<kPass>(from, size, crc, to);
 }
 #endif
 
@@ -251,9 +261,9 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
   return ~c;
 }
 
-std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
+std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc, bool demote) {
 #if defined(__x86_64__)
-  if (const int bits = fold_bits(); bits != 0) return crc32c_folded(bits, data, size, crc);
+  if (const int bits = fold_bits(); bits != 0) return crc32c_folded(bits, data, size, crc, demote);
 #endif
   return crc32c_unfolded(data, size, crc);
 }
@@ -272,9 +282,13 @@ bool crc32c_can_fold([[maybe_unused]] int bits) {
 std::uint32_t crc32c_folded([[maybe_unused]] int bits,
                             const void* data,
                             std::size_t size,
-                            std::uint32_t crc) {
+                            std::uint32_t crc,
+                            [[maybe_unused]] bool demote) {
 #if defined(__x86_64__)
-  if (size >= kFoldMin) return fold_by<Copy::kNone>(bits, data, size, crc);
+  if (size >= kFoldMin) {
+    return demote ? fold_by<Pass::kDemote>(bits, data, size, crc)
+                  : fold_by<Pass::kRead>(bits, data, size, crc);
+  }
 #endif
   return crc32c_unfolded(data, size, crc);
 }
@@ -288,8 +302,8 @@ std::uint32_t crc32c_copy_folded([[maybe_unused]] int bits,
 #if defined(__x86_64__)
   if (size >= kFoldMin) {
     const bool stream = !read_soon && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
-    return stream ? fold_by<Copy::kStream>(bits, data, size, crc, out)
-                  : fold_by<Copy::kPlain>(bits, data, size, crc, out);
+    return stream ? fold_by<Pass::kStream>(bits, data, size, crc, out)
+                  : fold_by<Pass::kCopy>(bits, data, size, crc, out);
   }
 #endif
   return crc32c_copy_in_pieces(out, data, size, crc);

@@ -7,8 +7,13 @@
 namespace tandem {
 
 /// CRC of `size` bytes at `data`, continuing from `crc` (0 to start). Hardware instruction where
-/// there is one.
-std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
+/// there is one. With `demote` the bytes, which another core reads next, are left to the caches
+/// that cores share, where the processor has an instruction for that (CLDEMOTE): this core takes
+/// half as long again, and the other finds them sooner than in this one's caches.
+std::uint32_t crc32c(const void* data,
+                     std::size_t size,
+                     std::uint32_t crc = 0,
+                     bool demote = false);
 
 /// Copies `size` bytes from `data` to `out`, which do not overlap, and returns their CRC as
 /// crc32c() does, in one pass: the CRC is of what was copied, whoever writes to `data` meanwhile.
@@ -19,7 +24,8 @@ std::uint32_t crc32c_copy(
 /// Whether this machine folds by vectors of so many bits (512, 256: AVX-512VL or AVX2 with
 /// VPCLMULQDQ), and what the two above do where it does, with the widest ones. Only where it can.
 bool crc32c_can_fold(int bits);
-std::uint32_t crc32c_folded(int bits, const void* data, std::size_t size, std::uint32_t crc = 0);
+std::uint32_t crc32c_folded(
+    int bits, const void* data, std::size_t size, std::uint32_t crc = 0, bool demote = false);
 std::uint32_t crc32c_copy_folded(
     int bits, void* out, const void* data, std::size_t size, std::uint32_t crc, bool read_soon);
 

@@ -25,7 +25,7 @@ void UcxTransport::post_from_pool(Endpoint& endpoint,
                                   SendRequest& request,
                                   std::span<const MemoryRun> runs) {
   UnitHeader& header = request.header;
-  header.payload_crc = crc_of_pages(memory_, header, request.source_pages);
+  header.payload_crc = crc_of_runs(runs, /*demote=*/false);
   const Lent lent = lend(endpoint, header);
   std::vector<std::byte> message = unit_message(header);
   append(message, LentUnit{.from = own_crc_, .place = kInPool, .serial = lent.serial});

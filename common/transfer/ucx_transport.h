@@ -168,6 +168,7 @@ class UcxTransport final : public KvTransport {
   // Units (ucx_units.cc).
   /// False: nothing was done, the unit has to wait for one of the peer's own.
   [[nodiscard]] bool post(Endpoint& endpoint, SendRequest& request);
+  [[nodiscard]] bool is_spliced_to(const Endpoint& endpoint) const;
   void post_network(Endpoint& endpoint,
                     SendRequest& request,
                     const std::vector<MemoryRun>& runs,

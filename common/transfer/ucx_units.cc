@@ -58,7 +58,7 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   }
   const bool fits = request.header.payload_bytes() <= kSlotBytes;
   const bool apart = runs.size() > 1;
-  const bool as_list = !endpoint.maps_slots && endpoint.near && ucx_sends_->splices() &&
+  const bool as_list = !endpoint.maps_slots && is_spliced_to(endpoint) &&
                        goes_as_list(runs, request.header.payload_bytes());
   if (!fits || as_list || (!endpoint.maps_slots && !apart)) {
     post_network(endpoint, request, runs, std::nullopt, as_list);
@@ -76,6 +76,11 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
     post_network(endpoint, request, runs, slot, false);
   }
   return true;
+}
+
+/// Whether large sends to the peer stay where they are until it reads them.
+bool UcxTransport::is_spliced_to(const Endpoint& endpoint) const {
+  return endpoint.near && ucx_sends_->splices();
 }
 
 /// As an active message; its bytes from the pages, whose `runs` they are, or put together in the
@@ -99,7 +104,8 @@ void UcxTransport::post_network(Endpoint& endpoint,
     header.payload_crc = gather_crc(memory_, header, request.source_pages, slots_.slot(*slot));
     send.iov = {{slots_.slot(*slot), header.payload_bytes()}};
   } else {
-    header.payload_crc = crc_of_pages(memory_, header, request.source_pages);
+    // Taken from where they lie they are read next on the peer's core.
+    header.payload_crc = crc_of_runs(runs, /*demote=*/is_spliced_to(endpoint));
     send.iov = iov_of(runs);
   }
   send.crc = header.payload_crc;

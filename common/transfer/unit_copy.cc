@@ -71,6 +71,13 @@ std::vector<MemoryRun> runs_of(const PageMemory& memory,
   return runs;
 }
 
+std::uint32_t crc_of_runs(std::span<const MemoryRun> runs, bool demote) {
+  std::uint32_t crc = 0;
+  for (const MemoryRun& run : runs)
+    crc = crc32c(run.begin, run.bytes, crc, demote);
+  return crc;
+}
+
 std::vector<SourceRun> runs_in(std::span<const std::byte> pool,
                                std::span<const std::byte> message,
                                std::uint64_t bytes) {

@@ -37,6 +37,9 @@ std::vector<MemoryRun> runs_of(const PageMemory& memory,
                                const UnitHeader& header,
                                std::span<const std::uint32_t> pages);
 
+/// CRC32C of their bytes, one run after another; `demote` as in crc32c().
+std::uint32_t crc_of_runs(std::span<const MemoryRun> runs, bool demote);
+
 /// Memory of a peer.
 struct SourceRun {
   const std::byte* begin = nullptr;
