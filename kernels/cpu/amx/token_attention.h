@@ -87,8 +87,9 @@ class TokenAttention {
   }
 
   void run_all() {
-    // Lines are asked for as long before their use as values of a step need.
-    const std::size_t ahead = tile_.kv_heads * step_lines();
+    // Lines are asked for as long before their use as values of a step, or runs in turn, need.
+    const std::size_t step = tile_.kv_heads * step_lines();
+    const std::size_t ahead = step > ahead_.group_lines() ? step : ahead_.group_lines();
     std::size_t asked = 0;
     if (tile_.next != nullptr) {
       asked = tile_.next->lines_asked;

@@ -9,8 +9,10 @@
 namespace tandem::kernels::cpu {
 
 /// Of each block all keys, then all values, page by page, only what the tile
-/// sees; a line of each of up to kMostStreams kv heads in turn: memory is faster along several runs
-/// than along one. kRunMost: positions whose kv heads follow each other, where a page is no limit.
+/// sees; a line of each of up to kMostStreams runs in turn: memory is faster along several than
+/// along one, if none is shorter than kStreamBytes. Whole pages are cut into such runs, some pages
+/// at a time; of others each kv head is one. kRunMost: positions whose kv heads follow each other,
+/// where a page is no limit.
 template <class V, std::size_t kMostStreams, std::size_t kRunMost = 32>
 class KeysAhead {
  public:
@@ -27,31 +29,36 @@ class KeysAhead {
   void go_on(NextTile& next, std::size_t lines) {
     next_ = &next;
     next_lines_ = lines;
-    ask_slowly<false>(next.lines_asked / streams_);
+    for (std::size_t asked = next.lines_asked; asked >= streams_ && left_ > 0;) {
+      const std::size_t turns = asked / streams_ < left_ ? asked / streams_ : left_;
+      asked -= turns * streams_;
+      pass(turns);
+    }
     next.lines_asked = 0;
   }
 
   /// When all is done: says how many lines of the next tile were asked for.
   void end() {
-    if (entered_ != nullptr)
-      entered_->lines_asked = (next_lines_ / streams_ - turns_ - left_) * streams_;
+    if (entered_ != nullptr) entered_->lines_asked = aimed_at_ - left_ * streams_;
   }
 
-  /// Lines of a run that are left, one behind the other, of each head that takes turns.
+  /// Lines that lie between one that is asked for and the one that is read then, at most, where
+  /// keys and values are read in the order of the kernel; a run of whole pages.
+  [[nodiscard]] std::size_t group_lines() const { return kMostStreams * chunk_bytes_ / kLine; }
+
+  /// Lines of a run that are left, one behind the other, of each one that takes turns.
   [[nodiscard]] std::size_t left() const { return left_; }
 
   /// So many lines, no more than left(), for the caller to ask for: where the first one is.
   const std::byte* take(std::size_t lines) {
     static_assert(kMostStreams == 1);
-    const std::byte* from = from_;
-    from_ += lines * kLine;
-    left_ -= lines;
-    if (left_ == 0) step();
+    const std::byte* from = from_[0] + at_;
+    pass(lines);
     return from;
   }
 
-  /// For so many lines of each head that takes turns.
-  void ask_some(std::size_t turns) { ask_slowly<true>(turns); }
+  /// For so many lines of each run that takes turns.
+  void ask_some(std::size_t turns) { ask_slowly(turns); }
 
   /// From now on asks for no block that begins at `limit` or later.
   void stop_at(std::size_t limit) {
@@ -76,52 +83,67 @@ class KeysAhead {
 
  private:
   static constexpr std::size_t kLine = 64;
+  /// Of runs that take turns: with two of them in 4 KiB all are slower (docs/kernels.md).
+  static constexpr std::size_t kStreamBytes = 4096;
 
-  /// For a line of each of kStreams kv heads, kTurns times.
+  /// For a line of each of kStreams runs, kTurns times.
   template <std::size_t kStreams, std::size_t kTurns>
   inline __attribute__((always_inline)) void ask_of() {
     static_assert(kTurns > 0);
     if (left_ < kTurns) {
-      if (left_ > 0) ask_slowly<true>(kTurns);
+      if (left_ > 0) ask_slowly(kTurns);
       return;
     }
-    const std::byte* from = from_;
+    const std::size_t at = at_;
 #pragma GCC unroll 32
-    for (std::size_t turn = 0; turn < kTurns; ++turn, from += kLine)
-      ask_each<kStreams>(from);
-    from_ = from;
-    left_ -= kTurns;
+    for (std::size_t turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 8
+      for (std::size_t stream = 0; stream < kStreams; ++stream)
+        KeyRows<V>::ask(from_[stream] + at + turn * kLine);
+    }
+    pass(kTurns);
+  }
+
+  /// Over lines of each run that takes turns, no more than are left.
+  inline __attribute__((always_inline)) void pass(std::size_t turns) {
+    at_ += turns * kLine;
+    left_ -= turns;
     if (left_ == 0) step();
   }
 
-  template <std::size_t kStreams>
-  inline __attribute__((always_inline)) void ask_each(const std::byte* from) const {
-    const std::size_t apart = tile_->kv_head_stride;
-#pragma GCC unroll 8
-    for (std::size_t stream = 0; stream < kStreams; ++stream)
-      KeyRows<V>::ask(from + stream * apart);
-  }
-
-  template <bool kAsks>
   __attribute__((noinline)) void ask_slowly(std::size_t turns) {
     for (; turns > 0 && left_ > 0; --turns) {
-      if (kAsks) {
-        for (std::size_t stream = 0; stream < streams_; ++stream)
-          KeyRows<V>::ask(from_ + stream * tile_->kv_head_stride);
-      }
-      from_ += kLine;
-      if (--left_ == 0) step();
+      for (std::size_t stream = 0; stream < streams_; ++stream)
+        KeyRows<V>::ask(from_[stream] + at_);
+      pass(1);
     }
   }
 
   void enter(const AttentionTile& tile, Range positions) {
     tile_ = &tile;
-    streams_ = tile.kv_head_stride % kLine == 0 ? kMostStreams : 1;
-    while (tile.kv_heads % streams_ != 0)
-      streams_ /= 2;
+    heads_at_once_ = tile.kv_head_stride % kLine == 0 ? kMostStreams : 1;
+    while (tile.kv_heads % heads_at_once_ != 0)
+      heads_at_once_ /= 2;
+    cut_pages(tile);
     last_ = positions.end;
     limit_ = positions.end;
     begin_block(positions.begin);
+  }
+
+  /// How a page's keys, or values, are cut into runs of whole lines.
+  void cut_pages(const AttentionTile& tile) {
+    chunks_ = 0;
+    chunk_bytes_ = 0;
+    if constexpr (kMostStreams == 1) return;
+    const std::size_t bytes = tile.kv_heads * tile.kv_head_stride;
+    const std::size_t places = reinterpret_cast<std::uintptr_t>(tile.keys) | tile.value_offset |
+                               tile.page_stride_bytes | bytes;
+    if (places % kLine != 0 || tile.page_size >= kRunMost ||
+        tile.kv_head_stride != tile.page_size * tile.row_bytes)
+      return;
+    for (chunks_ = kMostStreams; chunks_ > 1; chunks_ /= 2)
+      if (bytes % (chunks_ * kLine) == 0 && bytes / chunks_ >= kStreamBytes) break;
+    chunk_bytes_ = bytes / chunks_;
   }
 
   void begin_block(std::size_t position) {
@@ -135,8 +157,8 @@ class KeysAhead {
 
   /// To the next lines, if there are any.
   __attribute__((noinline)) void step() {
-    head_ += streams_;
-    if (head_ < tile_->kv_heads) return aim_at_head();
+    head_ += heads_at_once_;
+    if (!in_pages_ && head_ < tile_->kv_heads) return aim_at_head();
     head_ = 0;
     begin_ = end_;
     if (begin_ == block_end_) {
@@ -159,12 +181,15 @@ class KeysAhead {
     const AttentionTile* tile = next.claim(next);
     if (tile == nullptr) return;
     enter(*tile, KeyRows<V>::seen_by(*tile, 0));
-    turns_ = next_lines_ / streams_;
+    lines_left_ = next_lines_;
+    aimed_at_ = 0;
     entered_ = &next;
     aim();
   }
 
   void aim() {
+    in_pages_ = chunks_ > 0 && aim_at_pages();
+    if (in_pages_) return;
     const AttentionTile& tile = *tile_;
     const std::size_t page = begin_ / tile.page_size;
     const std::size_t slot = begin_ % tile.page_size;
@@ -181,18 +206,54 @@ class KeysAhead {
   void aim_at_head() {
     const std::byte* from = run_ + head_ * tile_->kv_head_stride;
     const std::size_t shift = reinterpret_cast<std::uintptr_t>(from) % kLine;
-    from_ = from - shift;
-    left_ = (shift + run_bytes_ + kLine - 1) / kLine;
-    left_ = left_ < turns_ ? left_ : turns_;
-    turns_ -= left_;
+    streams_ = heads_at_once_;
+    for (std::size_t stream = 0; stream < streams_; ++stream)
+      from_[stream] = from - shift + stream * tile_->kv_head_stride;
+    begin_turns((shift + run_bytes_ + kLine - 1) / kLine);
+  }
+
+  /// At whole pages of the block, as many as have runs for all turns. False: there is none.
+  bool aim_at_pages() {
+    const AttentionTile& tile = *tile_;
+    if (begin_ % tile.page_size != 0) return false;
+    std::size_t pages = kMostStreams / chunks_;
+    while (pages > 0 && begin_ + pages * tile.page_size > block_end_)
+      pages /= 2;
+    if (pages == 0) return false;
+    end_ = begin_ + pages * tile.page_size;
+    streams_ = 0;
+    for (std::size_t page = 0; page < pages; ++page) {
+      const auto index = static_cast<std::size_t>(tile.pages[begin_ / tile.page_size + page]);
+      const std::byte* from =
+          tile.keys + index * tile.page_stride_bytes + (values_ ? tile.value_offset : 0);
+      for (std::size_t chunk = 0; chunk < chunks_; ++chunk)
+        from_[streams_++] = from + chunk * chunk_bytes_;
+    }
+    begin_turns(chunk_bytes_ / kLine);
+    return true;
+  }
+
+  void begin_turns(std::size_t turns) {
+    at_ = 0;
+    left_ = turns;
+    if (left_ * streams_ >= lines_left_) {
+      left_ = lines_left_ / streams_;
+      lines_left_ = 0;
+    } else {
+      lines_left_ -= left_ * streams_;
+    }
+    aimed_at_ += left_ * streams_;
   }
 
   const AttentionTile* tile_ = nullptr;
   NextTile* next_ = nullptr;     ///< until its tile is entered
   NextTile* entered_ = nullptr;  ///< whose tile this is
   std::size_t next_lines_ = 0;
-  std::size_t turns_ = ~std::size_t{0};  ///< behind those that are left of the run
-  std::size_t streams_ = 1;              ///< kv heads that take turns
+  std::size_t lines_left_ = ~std::size_t{0};  ///< that may be aimed at
+  std::size_t aimed_at_ = 0;                  ///< lines of the tile
+  std::size_t heads_at_once_ = 1;             ///< that take turns
+  std::size_t chunks_ = 0;                    ///< runs of a whole page; 0: heads take turns
+  std::size_t chunk_bytes_ = 0;               ///< of each
   std::size_t last_ = 0;
   std::size_t limit_ = 0;
   std::size_t block_begin_ = 0;
@@ -203,8 +264,11 @@ class KeysAhead {
   std::size_t run_bytes_ = 0;       ///< of each
   std::size_t head_ = 0;            ///< the first of those that take turns
   bool values_ = false;
-  const std::byte* from_ = nullptr;  ///< of that head
-  std::size_t left_ = 0;             ///< lines of each head's run
+  bool in_pages_ = false;  ///< runs of whole pages take turns, not heads
+  std::size_t streams_ = 1;
+  const std::byte* from_[kMostStreams] = {};  ///< runs that take turns
+  std::size_t at_ = 0;                        ///< bytes of each that were asked for
+  std::size_t left_ = 0;                      ///< lines of each that were not
 };
 
 }  // namespace tandem::kernels::cpu
