@@ -49,11 +49,11 @@ class TokenAttention {
   using Sums = TileSums<V, kMaxGroups>;
   using Lanes = LaneRows<V, kMaxGroups>;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
-  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys,
-  /// twice.
+  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys of
+  /// two steps.
   static constexpr std::size_t kRoom =
       kMaxGroups * (kMostSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kMostSteps) +
-      2 * 2 * kMostSteps + 2 * kMostSteps;
+      2 * 2 * kMostSteps + 2 * 2 * kMostSteps;
   static_assert(Keys::kPointers * sizeof(void*) + 64 + kRoom * kTileBytes <=
                     kPackedFloats * sizeof(float),
                 "more than the scratch of a thread");
@@ -123,11 +123,11 @@ class TokenAttention {
   /// Keys or values of a step of one kv head.
   [[nodiscard]] std::size_t step_lines() const { return (kStep * tile_.row_bytes + 63) / 64; }
 
-  /// Scores: C 0, A 4 (keys), B 5 (queries) as narrow as there are heads. Values: C 2 and A 3
-  /// (weights), as high as there are heads, B 6.
+  /// Scores: C 0 and 1, A 4 and 6 (keys), B 5 (queries) as narrow as there are heads. Values: C 2
+  /// and A 3 (weights), as high as there are heads, B 6.
   void configure() {
     TileConfig config = whole_tiles();
-    for (const std::size_t tile : {0, 5})
+    for (const std::size_t tile : {0, 1, 5})
       config.row_bytes[tile] = static_cast<std::uint16_t>(height_ * sizeof(float));
     for (const std::size_t tile : {2, 3})
       config.rows[tile] = static_cast<std::uint8_t>(height_);
@@ -150,16 +150,21 @@ class TokenAttention {
     std::size_t at = block_.begin / kTileHeight * kTileHeight;
     std::size_t head = 0;
     std::size_t side = 0;
-    KeyTile keys = key_tile(at, head, side);
+    KeyStep keys = key_step(at, head, side);
     while (at < block_.end) {
       const bool last_head = head + 1 == tile_.kv_heads;
-      const std::size_t next_at = last_head ? at + kTileHeight : at;
+      const std::size_t next_at = last_head ? at + keys.count * kTileHeight : at;
       const std::size_t next_head = last_head ? 0 : head + 1;
       side = 1 - side;
       // The next keys before these products: the tile unit can not read what was just stored.
-      const KeyTile next = next_at < block_.end ? key_tile(next_at, next_head, side) : keys;
-      for (std::size_t i = 0; i < slots_; ++i)
-        score_tile(slot(head, i), at, keys, i == 0);
+      const KeyStep next = next_at < block_.end ? key_step(next_at, next_head, side) : keys;
+      for (std::size_t i = 0; i < slots_; ++i) {
+        if (keys.count == 2) {
+          score_step<2>(slot(head, i), at, keys, i == 0);
+        } else {
+          score_step<1>(slot(head, i), at, keys, i == 0);
+        }
+      }
       at = next_at;
       head = next_head;
       keys = next;
@@ -171,16 +176,32 @@ class TokenAttention {
     std::size_t stride;
   };
 
+  /// One or two tiles of keys whose products take turns, since each waits for the one before that
+  /// adds to the same sums.
+  struct KeyStep {
+    KeyTile tiles[2];
+    std::size_t count;
+  };
+
+  KeyStep key_step(std::size_t position, std::size_t head, std::size_t side) {
+    KeyStep keys{};
+    do {
+      const std::size_t i = keys.count++;
+      keys.tiles[i] = key_tile(position + i * kTileHeight, head, 2 * side + i);
+    } while (keys.count < 2 && position + kTileHeight < block_.end);
+    return keys;
+  }
+
   /// 16 keys from `position` on: where they are if one page holds them as bf16, or a copy, zeros
-  /// for positions that nobody sees. `side`: of the two copies there may be.
-  KeyTile key_tile(std::size_t position, std::size_t head, std::size_t side) {
+  /// for positions that nobody sees. `copy_index`: of the four there may be.
+  KeyTile key_tile(std::size_t position, std::size_t head, std::size_t copy_index) {
     const std::size_t offset = head * tile_.kv_head_stride;
     const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
                        (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
     if (whole && tile_.head_dim % 32 == 0 && !bytes_)
       return {keys_.row[position] + offset, tile_.row_bytes};
     const std::size_t line = steps_ * kTileRowBytes;
-    std::byte* const copy = copy_ + side * steps_ * kTileBytes;
+    std::byte* const copy = copy_ + copy_index * steps_ * kTileBytes;
     for (std::size_t i = 0; i < kTileHeight; ++i) {
       const std::size_t j = position + i;
       std::byte* to = copy + i * line;
@@ -210,17 +231,26 @@ class TokenAttention {
     if (step % 2 == 0) ahead_.template ask<8>();
   }
 
-  void score_tile(Slot slot, std::size_t position, KeyTile keys, bool asks) {
+  template <std::size_t kTiles>
+  void score_step(Slot slot, std::size_t position, const KeyStep& keys, bool asks) {
     const std::byte* q = q_ + slot.group * steps_ * kTileBytes + slot.lane * sizeof(float);
     tiles_.template zero<0>();
+    if constexpr (kTiles == 2) tiles_.template zero<1>();
     for (std::size_t step = 0; step < steps_; ++step) {
       if (asks) ask_beside_keys(step);
-      tiles_.template load<4>(keys.from + step * kTileRowBytes, keys.stride);
       tiles_.template load<5>(q + step * kTileBytes, kTileRowBytes);
+      tiles_.template load<4>(keys.tiles[0].from + step * kTileRowBytes, keys.tiles[0].stride);
       tiles_.template multiply_bf16<0, 4, 5>();
+      if constexpr (kTiles == 2) {
+        if (asks) ask_beside_keys(step);
+        tiles_.template load<6>(keys.tiles[1].from + step * kTileRowBytes, keys.tiles[1].stride);
+        tiles_.template multiply_bf16<1, 6, 5>();
+      }
     }
     std::byte* to = scores_ + (slot.group * kKeyBlock + position) * kTileRowBytes;
-    tiles_.template store<0>(to + slot.lane * sizeof(float), kTileRowBytes);
+    to += slot.lane * sizeof(float);
+    tiles_.template store<0>(to, kTileRowBytes);
+    if constexpr (kTiles == 2) tiles_.template store<1>(to + kTileBytes, kTileRowBytes);
   }
 
   /// Scores of a group to A tiles of weights, [step][row][position]. Nothing is read meanwhile, so
@@ -357,7 +387,7 @@ class TokenAttention {
   std::byte* weights_;              // [group][step of the block], A tiles
   std::byte* part_;                 // [kv head][column][height], C tiles: o
   std::byte* value_tiles_;          // of two steps, [column], B tiles
-  std::byte* copy_;                 // two tiles of keys
+  std::byte* copy_;                 // four tiles of keys
   T tiles_;
 };
 
