@@ -456,8 +456,12 @@ class TileAttention {
     for (std::size_t g = pair.group; g < pair.group + pair.count; ++g) {
       for (std::size_t lane = 0; lane < rows_.group(g).rows; ++lane) {
         const std::size_t row = rows_.group(g).row + lane;
-        const bool nan = Sums::write(
-            summed(g, lane), kTileFloats, sums_.total(g, lane), tile_.head_dim, rows_.output(row));
+        const bool nan = Sums::write(summed(g, lane),
+                                     kTileFloats,
+                                     sums_.total(g, lane),
+                                     tile_.head_dim,
+                                     values_of_.mixed(),
+                                     rows_.output(row));
         broken_ |= nan && rows_.sees_part(row);
       }
     }

@@ -15,9 +15,14 @@ class TileValues {
   TileValues(const KeyRows<V>& keys, std::size_t dim, std::size_t offset, DType dtype)
       : keys_(keys), dim_(dim), offset_(offset), dtype_(dtype) {}
 
+  /// How many dimensions are mixed with each other (Mixed::scale_row).
+  [[nodiscard]] std::size_t mixed() const {
+    return kPairsBytes && Rows<V>::is_fp8(dtype_) && dim_ % 64 == 0 ? 64 : 32;
+  }
+
   /// Of 32 positions from `first` on, [column][pair of positions][dimension], zeros for positions
-  /// outside of `seen`; columns are as V::interleave mixes dimensions. between() is called
-  /// after every fourth pair.
+  /// outside of `seen`; dimensions of columns are mixed. between() is called after every fourth
+  /// pair.
   template <class Between>
   void interleave(std::size_t first, Range seen, std::byte* to, Between between) const {
     const std::size_t steps = (dim_ + 31) / 32;
@@ -27,11 +32,10 @@ class TileValues {
       const std::byte* odd =
           j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset_ : nullptr;
       std::byte* line = to + pair * kTileRowBytes;
-      const bool both = even != nullptr && odd != nullptr;
-      if (both && Rows<V>::is_fp8(dtype_) && dim_ % 64 == 0) {
-        for (std::size_t i = 0; i < steps; i += 2, line += 4 * kTileBytes)
-          put_bytes(even + i * 32, odd + i * 32, line);
-      } else if (both && !Rows<V>::is_fp8(dtype_) && dim_ % 32 == 0) {
+      if (mixed() == 64) {
+        for (std::size_t i = 0; i < dim_; i += 64, line += 4 * kTileBytes)
+          put_bytes(load_bytes(even, i), load_bytes(odd, i), line);
+      } else if (even != nullptr && odd != nullptr && !Rows<V>::is_fp8(dtype_) && dim_ % 32 == 0) {
         for (std::size_t i = 0; i < steps; ++i, line += 2 * kTileBytes)
           put(V::int_load(even + i * 64), V::int_load(odd + i * 64), line);
       } else {
@@ -55,6 +59,10 @@ class TileValues {
  private:
   using Int = typename V::Int;
 
+  static constexpr bool kPairsBytes = requires(Int a, Int (&pairs)[4]) {
+    V::template widen_fp8_pairs<DType::kFp8E4m3>(a, a, pairs);
+  };
+
   /// 32 dimensions of two positions to a line of each of two tiles.
   static inline __attribute__((always_inline)) void put(Int even, Int odd, std::byte* line) {
     Int low;
@@ -64,14 +72,23 @@ class TileValues {
     V::int_store(line + kTileBytes, high);
   }
 
-  /// 64 of them.
-  void put_bytes(const std::byte* even, const std::byte* odd, std::byte* line) const {
-    Int evens[2];
-    Int odds[2];
-    ByteRows<V>::halves(even, dtype_, &evens[0], &evens[1]);
-    ByteRows<V>::halves(odd, dtype_, &odds[0], &odds[1]);
-    put(evens[0], odds[0], line);
-    put(evens[1], odds[1], line + 2 * kTileBytes);
+  /// 64 dimensions of 8 bit; all zeros of no row.
+  static Int load_bytes(const std::byte* row, std::size_t at) {
+    return row == nullptr ? V::int_zero() : V::int_load(row + at);
+  }
+
+  /// 64 dimensions of two positions to a line of each of four tiles.
+  void put_bytes(Int even, Int odd, std::byte* line) const {
+    if constexpr (kPairsBytes) {
+      Int pairs[4];
+      if (dtype_ == DType::kFp8E5m2) {
+        V::template widen_fp8_pairs<DType::kFp8E5m2>(even, odd, pairs);
+      } else {
+        V::template widen_fp8_pairs<DType::kFp8E4m3>(even, odd, pairs);
+      }
+      for (std::size_t i = 0; i < 4; ++i)
+        V::int_store(line + i * kTileBytes, pairs[i]);
+    }
   }
 
   const KeyRows<V>& keys_;

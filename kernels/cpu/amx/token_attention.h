@@ -49,8 +49,8 @@ class TokenAttention {
   using Sums = TileSums<V, kMaxGroups>;
   using Lanes = LaneRows<V, kMaxGroups>;
   static constexpr std::size_t kMostSteps = kMaxHeadDim / 32;
-  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys of
-  /// two steps.
+  /// Scratch in tiles: queries, scores and weights of each group; sums; values of two steps; keys
+  /// of two steps.
   static constexpr std::size_t kRoom =
       kMaxGroups * (kMostSteps + kKeyBlock / kLanes + kBlockSteps + 2 * kMostSteps) +
       2 * 2 * kMostSteps + 2 * 2 * kMostSteps;
@@ -117,6 +117,7 @@ class TokenAttention {
                     height_ * kLanes,
                     sums_.total(g, lane),
                     tile_.head_dim,
+                    TileValues<V>(keys_, tile_.head_dim, 0, tile_.dtype).mixed(),
                     rows_.output(rows_.group(g).row + lane));
   }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/simd/lane_rows.h"
+#include "kernels/cpu/simd/mixed.h"
 
 namespace tandem::kernels::cpu {
 
@@ -163,28 +164,42 @@ class TileSums {
     return V::sum(V::load(of(g, lane)));
   }
 
-  /// Weighted values of a row over `total`, as V::interleave mixed them; columns of 16 are `stride`
-  /// apart. The unit may leave -0 (of what was too small) where a step without weights makes it 0:
-  /// which steps those are depends on the tile. Whether any is NaN.
-  static bool write(
-      const float* row, std::size_t stride, float total, std::size_t dim, float* out) {
-    const Vec inverse = V::broadcast(1.0F / total);
-    bool nan = false;
-    for (std::size_t i = 0; i < dim; i += 32, row += 2 * stride) {
-      Vec low;
-      Vec high;
-      V::interleave_quarters(V::load(row), V::load(row + stride), &low, &high);
-      low = V::mul(V::add(low, V::zero()), inverse);
-      high = V::mul(V::add(high, V::zero()), inverse);
-      nan |= store(out, i, dim, low);
-      nan |= store(out, i + 16, dim, high);
-    }
-    return nan;
+  /// Weighted values of a row over `total`; columns of 16 are `stride` apart, with so many
+  /// dimensions `mixed` as TileValues says. The unit may leave -0 (of what was too small) where a
+  /// step without weights makes it 0: which steps those are depends on the tile. Whether any is
+  /// NaN.
+  static bool write(const float* row,
+                    std::size_t stride,
+                    float total,
+                    std::size_t dim,
+                    std::size_t mixed,
+                    float* out) {
+    return mixed == 64 ? write_as<64>(row, stride, total, dim, out)
+                       : write_as<32>(row, stride, total, dim, out);
   }
 
  private:
   static constexpr std::size_t kLanes = LaneRows<V>::kLanes;
   static constexpr std::size_t kMaxRows = kGroups * kLanes;
+
+  template <std::size_t kMixed>
+  static bool write_as(
+      const float* row, std::size_t stride, float total, std::size_t dim, float* out) {
+    constexpr std::size_t kColumns = kMixed / kLanes;
+    const Vec inverse = V::broadcast(1.0F / total);
+    bool nan = false;
+    for (std::size_t i = 0; i < dim; i += kMixed) {
+      Vec values[kColumns];
+      for (std::size_t j = 0; j < kColumns; ++j, row += stride)
+        values[j] = V::load(row);
+      Mixed<V>::template put_in_order<kMixed>(values);
+      for (std::size_t j = 0; j < kColumns; ++j) {
+        values[j] = V::mul(V::add(values[j], V::zero()), inverse);
+        nan |= store(out, i + j * kLanes, dim, values[j]);
+      }
+    }
+    return nan;
+  }
 
   /// What there is of 16 values from i on. Whether any is NaN.
   static bool store(float* out, std::size_t i, std::size_t dim, Vec values) {
