@@ -261,7 +261,10 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
   return ~c;
 }
 
-std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc, bool demote) {
+std::uint32_t crc32c(const void* data,
+                     std::size_t size,
+                     std::uint32_t crc,
+                     [[maybe_unused]] bool demote) {
 #if defined(__x86_64__)
   if (const int bits = fold_bits(); bits != 0) return crc32c_folded(bits, data, size, crc, demote);
 #endif

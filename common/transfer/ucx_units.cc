@@ -78,7 +78,7 @@ bool UcxTransport::post(Endpoint& endpoint, SendRequest& request) {
   return true;
 }
 
-/// Whether large sends to the peer stay where they are until it reads them.
+/// Whether large sends to the peer, in one piece, stay where they are until it reads them.
 bool UcxTransport::is_spliced_to(const Endpoint& endpoint) const {
   return endpoint.near && ucx_sends_->splices();
 }
@@ -100,12 +100,15 @@ void UcxTransport::post_network(Endpoint& endpoint,
   send.unit = header.unit;
   send.bytes = header.payload_bytes();
   send.slot = slot;
+  const bool one_piece = as_list || slot || runs.size() == 1;
   if (slot) {
     header.payload_crc = gather_crc(memory_, header, request.source_pages, slots_.slot(*slot));
     send.iov = {{slots_.slot(*slot), header.payload_bytes()}};
   } else {
     // Taken from where they lie they are read next on the peer's core.
-    header.payload_crc = crc_of_runs(runs, /*demote=*/is_spliced_to(endpoint));
+    const bool demote =
+        one_piece && send.bytes >= ScopedUcxSends::kLargeBytes && is_spliced_to(endpoint);
+    header.payload_crc = crc_of_runs(runs, demote);
     send.iov = iov_of(runs);
   }
   send.crc = header.payload_crc;
@@ -119,7 +122,7 @@ void UcxTransport::post_network(Endpoint& endpoint,
   param.cb.send = &UcxTransport::on_sent;
   param.user_data = &send;
   param.datatype = args.datatype;
-  if (endpoint.only_tcp && (as_list || send.iov.size() == 1)) {
+  if (endpoint.only_tcp && one_piece) {
     // Over a byte stream a rendezvous only adds a round trip and smaller pieces.
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;

@@ -50,10 +50,7 @@ std::uint32_t scatter_crc(const PageMemory& memory, const Landing& landing, cons
 std::uint32_t crc_of_pages(const PageMemory& memory,
                            const UnitHeader& header,
                            std::span<const std::uint32_t> pages) {
-  std::uint32_t crc = 0;
-  for (const std::uint32_t page : pages)
-    crc = crc32c(memory.page(page) + header.page_offset, header.page_length, crc);
-  return crc;
+  return crc_of_runs(runs_of(memory, header, pages), /*demote=*/false);
 }
 
 std::vector<MemoryRun> runs_of(const PageMemory& memory,

@@ -460,7 +460,7 @@ class TileAttention {
                                      kTileFloats,
                                      sums_.total(g, lane),
                                      tile_.head_dim,
-                                     values_of_.mixed(),
+                                     TileValues<V>::mixed(tile_.dtype, tile_.head_dim),
                                      rows_.output(row));
         broken_ |= nan && rows_.sees_part(row);
       }

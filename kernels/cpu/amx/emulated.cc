@@ -37,6 +37,22 @@ struct GenericTileVec : GenericVec {
     });
   }
 
+  /// Pairs (a, b) of 64 values each: of every 16 those of four into each of `pairs`.
+  template <DType D>
+  static void widen_fp8_pairs(const Int& a, const Int& b, Int (&pairs)[4]) {
+    std::uint8_t codes[2][64];
+    std::memcpy(codes[0], a.lane, sizeof(codes[0]));
+    std::memcpy(codes[1], b.lane, sizeof(codes[1]));
+    for (std::size_t p = 0; p < 4; ++p) {
+      std::uint16_t words[32];
+      for (std::size_t i = 0; i < 32; ++i) {
+        const std::uint8_t code = codes[i % 2][i / 8 * 16 + p * 4 + i % 8 / 2];
+        words[i] = f32_to_bf16(fp8_to_f32(code, D));
+      }
+      std::memcpy(pairs[p].lane, words, sizeof(words));
+    }
+  }
+
   /// Bit i: a > b of lane i.
   static std::uint32_t greater_mask(const Vec& a, const Vec& b) {
     std::uint32_t mask = 0;

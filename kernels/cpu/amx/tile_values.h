@@ -16,8 +16,8 @@ class TileValues {
       : keys_(keys), dim_(dim), offset_(offset), dtype_(dtype) {}
 
   /// How many dimensions are mixed with each other (Mixed::scale_row).
-  [[nodiscard]] std::size_t mixed() const {
-    return kPairsBytes && Rows<V>::is_fp8(dtype_) && dim_ % 64 == 0 ? 64 : 32;
+  static std::size_t mixed(DType dtype, std::size_t dim) {
+    return Rows<V>::is_fp8(dtype) && dim % 64 == 0 ? 64 : 32;
   }
 
   /// Of 32 positions from `first` on, [column][pair of positions][dimension], zeros for positions
@@ -32,7 +32,7 @@ class TileValues {
       const std::byte* odd =
           j + 1 >= seen.begin && j + 1 < seen.end ? keys_.row[j + 1] + offset_ : nullptr;
       std::byte* line = to + pair * kTileRowBytes;
-      if (mixed() == 64) {
+      if (mixed(dtype_, dim_) == 64) {
         for (std::size_t i = 0; i < dim_; i += 64, line += 4 * kTileBytes)
           put_bytes(load_bytes(even, i), load_bytes(odd, i), line);
       } else if (even != nullptr && odd != nullptr && !Rows<V>::is_fp8(dtype_) && dim_ % 32 == 0) {
@@ -59,10 +59,6 @@ class TileValues {
  private:
   using Int = typename V::Int;
 
-  static constexpr bool kPairsBytes = requires(Int a, Int (&pairs)[4]) {
-    V::template widen_fp8_pairs<DType::kFp8E4m3>(a, a, pairs);
-  };
-
   /// 32 dimensions of two positions to a line of each of two tiles.
   static inline __attribute__((always_inline)) void put(Int even, Int odd, std::byte* line) {
     Int low;
@@ -79,16 +75,14 @@ class TileValues {
 
   /// 64 dimensions of two positions to a line of each of four tiles.
   void put_bytes(Int even, Int odd, std::byte* line) const {
-    if constexpr (kPairsBytes) {
-      Int pairs[4];
-      if (dtype_ == DType::kFp8E5m2) {
-        V::template widen_fp8_pairs<DType::kFp8E5m2>(even, odd, pairs);
-      } else {
-        V::template widen_fp8_pairs<DType::kFp8E4m3>(even, odd, pairs);
-      }
-      for (std::size_t i = 0; i < 4; ++i)
-        V::int_store(line + i * kTileBytes, pairs[i]);
+    Int pairs[4];
+    if (dtype_ == DType::kFp8E5m2) {
+      V::template widen_fp8_pairs<DType::kFp8E5m2>(even, odd, pairs);
+    } else {
+      V::template widen_fp8_pairs<DType::kFp8E4m3>(even, odd, pairs);
     }
+    for (std::size_t i = 0; i < 4; ++i)
+      V::int_store(line + i * kTileBytes, pairs[i]);
   }
 
   const KeyRows<V>& keys_;

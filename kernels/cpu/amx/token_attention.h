@@ -87,8 +87,9 @@ class TokenAttention {
   }
 
   void run_all() {
-    // Lines are asked for as long before their use as values of a step, or runs in turn, need.
-    const std::size_t step = tile_.kv_heads * step_lines();
+    // Lines are asked for as long before their use as values of a step, or runs in turn, need. Keys
+    // of 8 bit become bf16 a head before their products.
+    const std::size_t step = (tile_.kv_heads + (bytes_ ? 1 : 0)) * step_lines();
     const std::size_t ahead = step > ahead_.group_lines() ? step : ahead_.group_lines();
     std::size_t asked = 0;
     if (tile_.next != nullptr) {
@@ -117,7 +118,7 @@ class TokenAttention {
                     height_ * kLanes,
                     sums_.total(g, lane),
                     tile_.head_dim,
-                    TileValues<V>(keys_, tile_.head_dim, 0, tile_.dtype).mixed(),
+                    TileValues<V>::mixed(tile_.dtype, tile_.head_dim),
                     rows_.output(rows_.group(g).row + lane));
   }
 

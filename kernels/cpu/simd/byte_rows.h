@@ -18,15 +18,6 @@ struct ByteRows {
                                     : V::template widen_fp8<DType::kFp8E4m3>(from);
   }
 
-  /// 64 values.
-  static inline __attribute__((always_inline)) void halves(const std::byte* from,
-                                                           DType dtype,
-                                                           Int* first,
-                                                           Int* second) {
-    dtype == DType::kFp8E5m2 ? halves_as<DType::kFp8E5m2>(from, first, second)
-                             : halves_as<DType::kFp8E4m3>(from, first, second);
-  }
-
   /// The first `count` (< 32) of 32, zero behind them.
   static Int halves_of_part(const std::byte* from, DType dtype, std::size_t count) {
     alignas(32) std::byte padded[32];

@@ -8,11 +8,11 @@
 
 namespace tandem::kernels::cpu {
 
-/// Of each block all keys, then all values, page by page, only what the tile
-/// sees; a line of each of up to kMostStreams runs in turn: memory is faster along several than
-/// along one, if none is shorter than kStreamBytes. Whole pages are cut into such runs, some pages
-/// at a time; of others each kv head is one. kRunMost: positions whose kv heads follow each other,
-/// where a page is no limit.
+/// Of each block all keys, then all values, page by page, only what the tile sees; a line of each
+/// of up to kMostStreams runs in turn: memory is faster along several than along one. Pages of up
+/// to kRunMost positions, where all of one are seen, are cut into runs of kStreamBytes and more
+/// where they have as much, some pages at a time; else each kv head is one. kRunMost: positions
+/// whose kv heads follow each other, where a page is no limit.
 template <class V, std::size_t kMostStreams, std::size_t kRunMost = 32>
 class KeysAhead {
  public:
@@ -42,8 +42,8 @@ class KeysAhead {
     if (entered_ != nullptr) entered_->lines_asked = aimed_at_ - left_ * streams_;
   }
 
-  /// Lines that lie between one that is asked for and the one that is read then, at most, where
-  /// keys and values are read in the order of the kernel; a run of whole pages.
+  /// Of runs of whole pages that take turns, all lines: whoever reads one page after the other must
+  /// ask for as much ahead. 0: heads take turns.
   [[nodiscard]] std::size_t group_lines() const { return kMostStreams * chunk_bytes_ / kLine; }
 
   /// Lines of a run that are left, one behind the other, of each one that takes turns.
@@ -57,8 +57,8 @@ class KeysAhead {
     return from;
   }
 
-  /// For so many lines of each run that takes turns.
-  void ask_some(std::size_t turns) { ask_slowly(turns); }
+  /// For so many lines.
+  void ask_some(std::size_t lines) { ask_slowly(lines); }
 
   /// From now on asks for no block that begins at `limit` or later.
   void stop_at(std::size_t limit) {
@@ -85,13 +85,14 @@ class KeysAhead {
   static constexpr std::size_t kLine = 64;
   /// Of runs that take turns: with two of them in 4 KiB all are slower (docs/kernels.md).
   static constexpr std::size_t kStreamBytes = 4096;
+  static constexpr std::size_t kStreamBytesMost = 4 * kStreamBytes;
 
   /// For a line of each of kStreams runs, kTurns times.
   template <std::size_t kStreams, std::size_t kTurns>
   inline __attribute__((always_inline)) void ask_of() {
     static_assert(kTurns > 0);
     if (left_ < kTurns) {
-      if (left_ > 0) ask_slowly(kTurns);
+      if (left_ > 0) ask_slowly(kTurns * kStreams);
       return;
     }
     const std::size_t at = at_;
@@ -111,8 +112,9 @@ class KeysAhead {
     if (left_ == 0) step();
   }
 
-  __attribute__((noinline)) void ask_slowly(std::size_t turns) {
-    for (; turns > 0 && left_ > 0; --turns) {
+  __attribute__((noinline)) void ask_slowly(std::size_t lines) {
+    while (lines > 0 && left_ > 0) {
+      lines -= streams_ < lines ? streams_ : lines;
       for (std::size_t stream = 0; stream < streams_; ++stream)
         KeyRows<V>::ask(from_[stream] + at_);
       pass(1);
@@ -138,12 +140,15 @@ class KeysAhead {
     const std::size_t bytes = tile.kv_heads * tile.kv_head_stride;
     const std::size_t places = reinterpret_cast<std::uintptr_t>(tile.keys) | tile.value_offset |
                                tile.page_stride_bytes | bytes;
-    if (places % kLine != 0 || tile.page_size >= kRunMost ||
+    if (places % kLine != 0 || tile.page_size > kRunMost ||
         tile.kv_head_stride != tile.page_size * tile.row_bytes)
       return;
     for (chunks_ = kMostStreams; chunks_ > 1; chunks_ /= 2)
       if (bytes % (chunks_ * kLine) == 0 && bytes / chunks_ >= kStreamBytes) break;
     chunk_bytes_ = bytes / chunks_;
+    if (chunk_bytes_ <= kStreamBytesMost) return;
+    chunks_ = 0;
+    chunk_bytes_ = 0;
   }
 
   void begin_block(std::size_t position) {

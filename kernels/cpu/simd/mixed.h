@@ -28,8 +28,8 @@ struct Mixed {
     }
   }
 
-  /// kMixed / 16 vectors of what was mixed. With 32 and 64, each has four of every quarter of the
-  /// dimensions.
+  /// Of kMixed dimensions the vectors (of 16 two at once). With 32 and 64, each has four of every
+  /// quarter of the dimensions.
   template <std::size_t kMixed, class Values>
   static inline __attribute__((always_inline)) void put_in_order(Values& v) {
     if constexpr (kMixed == 16) {
