@@ -2,6 +2,8 @@
 // none twice, and each before it is read.
 #include "kernels/cpu/simd/keys_ahead.h"
 
+#include "kernels/two_tokens.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,53 +30,26 @@ void KeyRows<Recording>::ask(const std::byte* line) {
 
 namespace {
 
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kLine = TwoTokens::kLine;
 
-struct Shape {
-  std::size_t page_size;
-  std::size_t kv_heads;  ///< of a tile
-  std::size_t row_bytes;
-  std::int32_t window;
-  std::size_t heads_before = 0;  ///< in the page, and as many behind
-};
-
-// Two tokens of sequences of their own, which one thread has after each other.
 class Tokens {
  public:
   using Ahead = KeysAhead<Recording, 8>;
   using Range = KeyRows<Recording>::Range;
 
-  Tokens(const Shape& shape, std::int32_t first, std::int32_t second)
-      : shape_(shape), positions_{first, second} {
-    const std::size_t kind_bytes =
-        shape.page_size * shape.row_bytes * (shape.kv_heads + 2 * shape.heads_before);
-    std::int32_t pages = 0;
-    for (std::size_t token = 0; token < 2; ++token) {
-      const auto seen = static_cast<std::size_t>(positions_[token]) + 1;
-      for (std::size_t at = 0; at < seen; at += shape.page_size)
-        pages_[token].push_back(pages++);
+  explicit Tokens(const KeyShape& shape) : tokens_(shape, 433, 152) {
+    for (const std::size_t token : {0, 1}) {
+      const AttentionTile& tile = tokens_.tile(token);
+      TwoTokens::each_row(tile, KeyRows<Recording>::seen_by(tile, 0), [&](const std::byte* row) {
+        for (const std::byte* line : lines_of(row, tile.row_bytes))
+          lines_.insert(line);
+      });
     }
-    // Not in the order of memory.
-    for (auto& of_token : pages_)
-      for (std::int32_t& page : of_token)
-        page = pages - 1 - page;
-    memory_.resize(static_cast<std::size_t>(pages) * 2 * kind_bytes + kLine);
-    base_ = memory_.data() + kLine - reinterpret_cast<std::uintptr_t>(memory_.data()) % kLine;
-    for (std::size_t token = 0; token < 2; ++token)
-      tiles_[token] = tile(token, kind_bytes);
   }
 
   /// Goes through both tokens as attention does: a line is asked for with each that is read.
   void run() {
-    Claim claim;
-    claim.next = &tiles_[1];
-    tiles_[0].next = &claim;
-    go_through(tiles_[0]);
-    asked_of_next = claim.lines_asked;
-    Claim nothing;
-    nothing.lines_asked = claim.lines_asked;
-    tiles_[1].next = &nothing;
-    go_through(tiles_[1]);
+    asked_of_next = tokens_.run([&](const AttentionTile& tile) { go_through(tile); });
     for (const std::byte* line : lines_)
       missing += at_.count(line) == 0 ? 1U : 0U;
   }
@@ -89,46 +64,12 @@ class Tokens {
   std::size_t lead = 0;       ///< that the kernel asks ahead
 
  private:
-  struct Claim : NextTile {
-    Claim() : NextTile{.claim = [](NextTile& self) { return static_cast<Claim&>(self).next; }} {}
-
-    const AttentionTile* next = nullptr;
-  };
-
-  AttentionTile tile(std::size_t token, std::size_t kind_bytes) {
-    AttentionTile out{};
-    out.position = &positions_[token];
-    out.tokens = 1;
-    out.kv_heads = shape_.kv_heads;
-    out.pages = pages_[token].data();
-    out.kv_head_stride = shape_.page_size * shape_.row_bytes;
-    out.keys = base_ + shape_.heads_before * out.kv_head_stride;
-    out.value_offset = kind_bytes;
-    out.page_stride_bytes = 2 * kind_bytes;
-    out.row_bytes = shape_.row_bytes;
-    out.page_size = shape_.page_size;
-    out.window = shape_.window;
-    const Range seen = KeyRows<Recording>::seen_by(out, 0);
-    for (std::size_t at = seen.begin; at < seen.end; ++at)
-      for (std::size_t head = 0; head < shape_.kv_heads; ++head)
-        for (const std::size_t offset : {std::size_t{0}, kind_bytes})
-          for (const std::byte* line : lines_of(row(out, at, head) + offset))
-            lines_.insert(line);
-    return out;
-  }
-
-  static const std::byte* row(const AttentionTile& tile, std::size_t position, std::size_t head) {
-    const auto page = static_cast<std::size_t>(tile.pages[position / tile.page_size]);
-    return tile.keys + page * tile.page_stride_bytes + head * tile.kv_head_stride +
-           position % tile.page_size * tile.row_bytes;
-  }
-
-  [[nodiscard]] std::vector<const std::byte*> lines_of(const std::byte* row) const {
+  [[nodiscard]] std::vector<const std::byte*> lines_of(const std::byte* row,
+                                                       std::size_t bytes) const {
     std::vector<const std::byte*> lines;
-    const auto from = static_cast<std::size_t>(row - base_) / kLine;
-    const auto to = (static_cast<std::size_t>(row - base_) + shape_.row_bytes - 1) / kLine;
-    for (std::size_t line = from; line <= to; ++line)
-      lines.push_back(base_ + line * kLine);
+    const auto from = static_cast<std::size_t>(row - tokens_.base());
+    for (std::size_t line = from / kLine; line <= (from + bytes - 1) / kLine; ++line)
+      lines.push_back(tokens_.base() + line * kLine);
     return lines;
   }
 
@@ -156,13 +97,13 @@ class Tokens {
     for (std::size_t at = block.begin / kStep * kStep; at < block.end; at += kStep) {
       for (std::size_t head = 0; head < tile.kv_heads; ++head) {
         for (std::size_t j = std::max(at, block.begin); j < std::min(at + kStep, block.end); ++j)
-          read_row(row(tile, j, head) + offset, ahead);
+          read_row(TwoTokens::row(tile, j, head) + offset, tile.row_bytes, ahead);
       }
     }
   }
 
-  void read_row(const std::byte* row, Ahead& ahead) {
-    for (const std::byte* line : lines_of(row)) {
+  void read_row(const std::byte* row, std::size_t bytes, Ahead& ahead) {
+    for (const std::byte* line : lines_of(row, bytes)) {
       if (!read_.insert(line).second) continue;
       ++read;
       const auto found = at_.find(line);
@@ -181,24 +122,16 @@ class Tokens {
     asked_for.clear();
   }
 
-  Shape shape_;
-  std::int32_t positions_[2];
-  std::vector<std::int32_t> pages_[2];
-  std::vector<std::byte> memory_;
-  std::byte* base_ = nullptr;
-  AttentionTile tiles_[2] = {};
+  TwoTokens tokens_;
   std::set<const std::byte*> lines_;            // that are read
   std::map<const std::byte*, std::size_t> at_;  // asked for, after how many were read
   std::set<const std::byte*> read_;
   std::size_t beside_ = 0;
 };
 
-void each_line_once(const Shape& shape) {
-  SCOPED_TRACE("pages of " + std::to_string(shape.page_size) + ", heads " +
-               std::to_string(shape.kv_heads) + " behind " + std::to_string(shape.heads_before) +
-               ", rows of " + std::to_string(shape.row_bytes) + ", window " +
-               std::to_string(shape.window));
-  Tokens tokens(shape, 433, 152);
+void each_line_once(const KeyShape& shape) {
+  SCOPED_TRACE(shape.text());
+  Tokens tokens(shape);
   tokens.run();
   EXPECT_EQ(tokens.strange, 0U);
   EXPECT_EQ(tokens.missing, 0U);

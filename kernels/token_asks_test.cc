@@ -1,6 +1,8 @@
 // Which rows a token asks for one by one: its own or the next token's, and none twice.
 #include "kernels/cpu/simd/token_asks.h"
 
+#include "kernels/two_tokens.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,14 +20,6 @@ struct Vectors {
   static constexpr bool kBf16Pairs = kPairs;
 };
 
-struct Shape {
-  std::size_t page_size;
-  std::size_t kv_heads;
-  std::size_t row_bytes;
-  std::int32_t window;
-};
-
-// Two tokens of sequences of their own, which one thread has after each other.
 template <bool kPairs>
 class Tokens {
  public:
@@ -33,36 +27,18 @@ class Tokens {
   using Keys = KeyRows<Vectors<kPairs>>;
   using Range = typename Keys::Range;
 
-  Tokens(const Shape& shape, std::int32_t first, std::int32_t second)
-      : shape_(shape), positions_{first, second} {
-    const std::size_t kind_bytes = shape.page_size * shape.kv_heads * shape.row_bytes;
-    std::int32_t pages = 0;
-    for (std::size_t token = 0; token < 2; ++token) {
-      const auto seen = static_cast<std::size_t>(positions_[token]) + 1;
-      for (std::size_t at = 0; at < seen; at += shape.page_size)
-        pages_[token].push_back(pages++);
-    }
-    // Not in the order of memory.
-    for (auto& of_token : pages_)
-      for (std::int32_t& page : of_token)
-        page = pages - 1 - page;
-    memory_.resize(static_cast<std::size_t>(pages) * 2 * kind_bytes + 64);
-    base_ = memory_.data() + 64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64;
+  explicit Tokens(const KeyShape& shape) : tokens_(shape, 2233, 152) {
     scratch_.resize(64 * 1024);
-    for (std::size_t token = 0; token < 2; ++token)
-      tiles_[token] = tile(token, kind_bytes);
+    for (const std::size_t token : {0, 1}) {
+      const AttentionTile& tile = tokens_.tile(token);
+      TwoTokens::each_row(
+          tile, Keys::seen_by(tile, 0), [&](const std::byte* row) { rows_.insert(row); });
+    }
   }
 
   /// Goes through both tokens as attention does.
   void run() {
-    Claim claim;
-    claim.next = &tiles_[1];
-    tiles_[0].next = &claim;
-    go_through(tiles_[0]);
-    Claim nothing;
-    nothing.lines_asked = claim.lines_asked;
-    tiles_[1].next = &nothing;
-    go_through(tiles_[1]);
+    tokens_.run([&](const AttentionTile& tile) { go_through(tile); });
   }
 
   /// Rows that were asked for one by one, and how often one that is nobody's, or was asked for or
@@ -75,36 +51,6 @@ class Tokens {
   std::size_t most_lead = 0;
 
  private:
-  struct Claim : NextTile {
-    Claim() : NextTile{.claim = [](NextTile& self) { return static_cast<Claim&>(self).next; }} {}
-
-    const AttentionTile* next = nullptr;
-  };
-
-  AttentionTile tile(std::size_t token, std::size_t kind_bytes) {
-    AttentionTile out{};
-    out.position = &positions_[token];
-    out.tokens = 1;
-    out.dtype = DType::kBf16;
-    out.kv_heads = shape_.kv_heads;
-    out.pages = pages_[token].data();
-    out.keys = base_;
-    out.kv_head_stride = shape_.page_size * shape_.row_bytes;
-    out.value_offset = kind_bytes;
-    out.page_stride_bytes = 2 * kind_bytes;
-    out.row_bytes = shape_.row_bytes;
-    out.page_size = shape_.page_size;
-    out.window = shape_.window;
-    const auto seen = Keys::seen_by(out, 0);
-    for (std::size_t at = seen.begin; at < seen.end; ++at) {
-      for (std::size_t head = 0; head < shape_.kv_heads; ++head) {
-        rows_.insert(row(out, at, head));
-        rows_.insert(row(out, at, head) + kind_bytes);
-      }
-    }
-    return out;
-  }
-
   void go_through(const AttentionTile& tile) {
     Asks asks(tile, scratch_.data());
     asks.begin(tile);
@@ -133,17 +79,11 @@ class Tokens {
       for (std::size_t head = 0; head < tile.kv_heads; ++head) {
         asks.begin_unit(positions);
         for (std::size_t j = positions.begin; j < positions.end; ++j) {
-          note_read(row(tile, base + j, head) + behind);
+          note_read(TwoTokens::row(tile, base + j, head) + behind);
           note_asked(asks.template asked<Asks::Asks::kToken>(keys, j)(0));
         }
       }
     }
-  }
-
-  static const std::byte* row(const AttentionTile& tile, std::size_t position, std::size_t head) {
-    const auto page = static_cast<std::size_t>(tile.pages[position / tile.page_size]);
-    return tile.keys + page * tile.page_stride_bytes + head * tile.kv_head_stride +
-           position % tile.page_size * tile.row_bytes;
   }
 
   void note_read(const std::byte* row) {
@@ -162,13 +102,8 @@ class Tokens {
     asked_at_[row] = read;
   }
 
-  Shape shape_;
-  std::int32_t positions_[2];
-  std::vector<std::int32_t> pages_[2];
-  std::vector<std::byte> memory_;
-  std::byte* base_ = nullptr;
+  TwoTokens tokens_;
   std::vector<std::byte> scratch_;
-  AttentionTile tiles_[2] = {};
   std::set<const std::byte*> rows_;  // of both that nobody has asked for
   std::map<const std::byte*, std::size_t> asked_at_;
   std::set<const std::byte*> read_;
@@ -180,10 +115,9 @@ void each_row_at_most_once() {
     for (const std::size_t kv_heads : {1, 4, 8, 16}) {
       for (const std::size_t row_bytes : {128, 256, 512}) {
         for (const std::int32_t window : {0, 300}) {
-          SCOPED_TRACE("pages of " + std::to_string(page_size) + ", heads " +
-                       std::to_string(kv_heads) + ", rows of " + std::to_string(row_bytes) +
-                       ", window " + std::to_string(window));
-          Tokens<kPairs> tokens({page_size, kv_heads, row_bytes, window}, 2233, 152);
+          const KeyShape shape{page_size, kv_heads, row_bytes, window};
+          SCOPED_TRACE(shape.text());
+          Tokens<kPairs> tokens(shape);
           tokens.run();
           EXPECT_EQ(tokens.wrong, 0U);
           EXPECT_GE(tokens.least_lead, 16U);
