@@ -186,11 +186,9 @@ class TokenAttention {
   };
 
   KeyStep key_step(std::size_t position, std::size_t head, std::size_t side) {
-    KeyStep keys{};
-    do {
-      const std::size_t i = keys.count++;
+    KeyStep keys{.tiles = {}, .count = position + kTileHeight < block_.end ? 2U : 1U};
+    for (std::size_t i = 0; i < keys.count; ++i)
       keys.tiles[i] = key_tile(position + i * kTileHeight, head, 2 * side + i);
-    } while (keys.count < 2 && position + kTileHeight < block_.end);
     return keys;
   }
 

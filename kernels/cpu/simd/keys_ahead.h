@@ -85,6 +85,7 @@ class KeysAhead {
   static constexpr std::size_t kLine = 64;
   /// Of runs that take turns: with two of them in 4 KiB all are slower (docs/kernels.md).
   static constexpr std::size_t kStreamBytes = 4096;
+  /// All of those that take turns are asked for before the first one is read.
   static constexpr std::size_t kStreamBytesMost = 4 * kStreamBytes;
 
   /// For a line of each of kStreams runs, kTurns times.
@@ -143,12 +144,12 @@ class KeysAhead {
     if (places % kLine != 0 || tile.page_size > kRunMost ||
         tile.kv_head_stride != tile.page_size * tile.row_bytes)
       return;
-    for (chunks_ = kMostStreams; chunks_ > 1; chunks_ /= 2)
-      if (bytes % (chunks_ * kLine) == 0 && bytes / chunks_ >= kStreamBytes) break;
-    chunk_bytes_ = bytes / chunks_;
-    if (chunk_bytes_ <= kStreamBytesMost) return;
-    chunks_ = 0;
-    chunk_bytes_ = 0;
+    std::size_t chunks = kMostStreams;
+    while (chunks > 1 && (bytes % (chunks * kLine) != 0 || bytes / chunks < kStreamBytes))
+      chunks /= 2;
+    if (bytes / chunks > kStreamBytesMost) return;
+    chunks_ = chunks;
+    chunk_bytes_ = bytes / chunks;
   }
 
   void begin_block(std::size_t position) {
@@ -238,15 +239,12 @@ class KeysAhead {
     return true;
   }
 
+  /// Runs that are cut short are the last ones.
   void begin_turns(std::size_t turns) {
+    const std::size_t most = lines_left_ / streams_;
     at_ = 0;
-    left_ = turns;
-    if (left_ * streams_ >= lines_left_) {
-      left_ = lines_left_ / streams_;
-      lines_left_ = 0;
-    } else {
-      lines_left_ -= left_ * streams_;
-    }
+    left_ = turns < most ? turns : most;
+    lines_left_ = left_ < turns ? 0 : lines_left_ - left_ * streams_;
     aimed_at_ += left_ * streams_;
   }
 
