@@ -2,7 +2,7 @@
 // push it out of the caches, so it is asked for as data is.
 #pragma once
 
-#include "common/base/prefetch.h"
+#include "common/base/load_ahead.h"
 
 #include <cstddef>
 
@@ -20,9 +20,10 @@ extern const std::byte __stop_tandem_between_ops[];
 namespace tandem {
 
 /// Pre: the program has such a function.
-inline void prefetch_code_between_ops() {
-  prefetch_bytes(__start_tandem_between_ops,
-                 static_cast<std::size_t>(__stop_tandem_between_ops - __start_tandem_between_ops));
+inline void load_code_between_ops_ahead() {
+  load_ahead_bytes(
+      __start_tandem_between_ops,
+      static_cast<std::size_t>(__stop_tandem_between_ops - __start_tandem_between_ops));
 }
 
 }  // namespace tandem

@@ -71,7 +71,7 @@ class Engine::Impl {
   /// Runs the pieces that were gathered; true when the last one's request is still here.
   bool flush_pieces();
   /// Begins to load what the pieces' requests are made of.
-  void prefetch_pieces() const;
+  void load_pieces_ahead() const;
   /// What is wanted of the rows of all pieces goes to rows_; their logits are not there yet.
   void want_rows();
   void complete(const Piece& piece, std::span<LogitRow> rows);

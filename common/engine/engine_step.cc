@@ -1,6 +1,6 @@
 // One step of the serving loop: plan, compute, sample, tell.
 #include "common/base/check.h"
-#include "common/base/prefetch.h"
+#include "common/base/load_ahead.h"
 #include "common/engine/engine_impl.h"
 #include "common/obs/log.h"
 
@@ -144,7 +144,7 @@ bool Engine::Impl::flush_pieces() {
   // Before the weights push what it looks at out of the caches.
   want_rows();
   const auto logits = executor->forward(slices_);
-  prefetch_pieces();
+  load_pieces_ahead();
   if (logits.ok()) {
     std::span<const float> left = *logits;
     for (LogitRow& row : rows_) {
@@ -154,10 +154,10 @@ bool Engine::Impl::flush_pieces() {
     reader_.read(rows_);
     // Again: the logits are larger than the first two levels. Results lie where others wrote them.
     for (const LogitRow& row : rows_)
-      prefetch(row);
-    prefetch_pieces();
+      load_ahead(row);
+    load_pieces_ahead();
     for (const Piece& piece : pieces_)
-      prefetch(piece.generation->sequence->tokens.back());
+      load_ahead(piece.generation->sequence->tokens.back());
     std::span<LogitRow> rows = rows_;
     for (const Piece& piece : pieces_) {
       const auto count = static_cast<std::size_t>(piece.logit_count);
@@ -175,11 +175,11 @@ bool Engine::Impl::flush_pieces() {
   return rest != nullptr && !rest->reported;
 }
 
-void Engine::Impl::prefetch_pieces() const {
+void Engine::Impl::load_pieces_ahead() const {
   for (const Piece& piece : pieces_)
-    prefetch(*piece.generation);
+    load_ahead(*piece.generation);
   for (const Piece& piece : pieces_)
-    prefetch(*piece.generation->sequence);
+    load_ahead(*piece.generation->sequence);
 }
 
 void Engine::Impl::want_rows() {

@@ -1,7 +1,7 @@
 // The forward pass: checks, then blocks over a ragged batch.
 #include "common/base/failpoint.h"
+#include "common/base/load_ahead.h"
 #include "common/base/near_code.h"
-#include "common/base/prefetch.h"
 #include "common/model/model.h"
 
 #include <fmt/format.h>
@@ -49,6 +49,9 @@ bool leaves_wanted_rows(const ForwardBatch& batch) {
 /// QKV and attention gained nothing.
 constexpr std::size_t kMlpRows = 512;
 
+/// What the frames of a pass take, about; the compiler's to say.
+constexpr std::size_t kFramesBytes = 2048;
+
 /// The pool outlives the model, and a pass may end in an exception.
 class KeepNear {
  public:
@@ -65,18 +68,18 @@ class KeepNear {
   kernels::ThreadPool* pool_;
 };
 
-void prefetch_weight(const std::unique_ptr<kernels::PackedWeight>& weight) {
-  if (weight != nullptr) prefetch(*weight);
+void load_weight_ahead(const std::unique_ptr<kernels::PackedWeight>& weight) {
+  if (weight != nullptr) load_ahead(*weight);
 }
 
 /// What says where a layer's weights lie, not they themselves.
-void prefetch_layer(const LayerWeights& layer) {
-  prefetch(layer);
+void load_layer_ahead(const LayerWeights& layer) {
+  load_ahead(layer);
   for (const Linear* part : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
-    prefetch_weight(part->weight);
+    load_weight_ahead(part->weight);
   const ExpertWeights& experts = layer.experts;
   for (const auto* part : {&experts.router, &experts.gate, &experts.up, &experts.down})
-    prefetch_weight(*part);
+    load_weight_ahead(*part);
 }
 
 /// Packed rows lie in what they would take as f32, if that is as long at least; else null.
@@ -154,21 +157,20 @@ Status Model::forward(const ForwardBatch& batch, ForwardOutput& output) {
   kept_rows_.reset();
   TANDEM_TRY(check_batch(batch));
   rope_.reach(batch.positions, *pool_);
+  frame_ = static_cast<const std::byte*>(__builtin_frame_address(0));
+  layer_ = 0;
+  const KeepNear near(pool_, ask_for_near, this);
   backend_->embedding({.table = weights_.embedding,
                        .ids = batch.token_ids.data(),
                        .tokens = batch.token_ids.size(),
                        .out = workspace_.hidden.data()},
                       *pool_);
   const bool narrow = leaves_wanted_rows(batch);
-  {
-    const KeepNear near(pool_, ask_for_near, this);
-    layer_ = 0;
-    TANDEM_TRY(with_late_weights([&] {
-      run_layers(batch, narrow);
-      const float* rows = narrow ? workspace_.hidden.data() : together(batch.logit_rows);
-      run_head(rows, batch.logit_rows.size(), output);
-    }));
-  }
+  TANDEM_TRY(with_late_weights([&] {
+    run_layers(batch, narrow);
+    const float* rows = narrow ? workspace_.hidden.data() : together(batch.logit_rows);
+    run_head(rows, batch.logit_rows.size(), output);
+  }));
   if (batch.keep_rows) kept_rows_ = batch.token_ids.size();
   return {};
 }
@@ -185,14 +187,20 @@ Status Model::logits(std::span<const std::int32_t> rows, ForwardOutput& output) 
 /// What is looked at between this op and the next ones.
 void Model::ask_for_near(const void* model) {
   const Model& self = *static_cast<const Model*>(model);
-  prefetch_code_between_ops();
-  prefetch(self);
+  load_code_between_ops_ahead();
+  load_virtual_functions_ahead(*self.backend_);
+  // The frames between here and forward(): calls return through them, and arguments of ops lie
+  // there.
+  const auto* frames = static_cast<const std::byte*>(__builtin_frame_address(0));
+  load_ahead_bytes(frames, std::min(static_cast<std::size_t>(self.frame_ - frames), kFramesBytes));
+  load_ahead(self.config_.window[self.layer_]);
+  load_ahead(self);
   const std::vector<LayerWeights>& layers = self.weights_.layers;
-  prefetch_layer(layers[self.layer_]);
+  load_layer_ahead(layers[self.layer_]);
   if (self.layer_ + 1 < layers.size()) {
-    prefetch_layer(layers[self.layer_ + 1]);
+    load_layer_ahead(layers[self.layer_ + 1]);
   } else {
-    prefetch_weight(self.weights_.lm_head.weight);
+    load_weight_ahead(self.weights_.lm_head.weight);
   }
 }
 
@@ -292,7 +300,7 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
       attention(tokens, kv, layer);
       mlp_block(layer, tokens.tokens);
     }
-    progress_.fetch_add(1, std::memory_order_relaxed);
+    progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     capture(batch, layer + 1);
   }
 }

@@ -197,6 +197,7 @@ class Model {
   PackedSize mixed_size_;
   PackedSize inner_size_;
   std::size_t layer_ = 0;                 ///< that forward() is at
+  const std::byte* frame_ = nullptr;      ///< of the stack, forward()'s own
   std::optional<std::size_t> kept_rows_;  ///< for logits()
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> unpacked_bytes_{0};

@@ -1,6 +1,6 @@
 // The scheduler's choice of the next step: decodes, admission, prefill chunks, retraction.
 #include "common/base/check.h"
-#include "common/base/prefetch.h"
+#include "common/base/load_ahead.h"
 #include "common/sched/scheduler.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::span<const WorkItem> Scheduler::plan() {
   }
   const std::int64_t retractions = retraction_count_;
   for (const Sequence* sequence : running_)
-    prefetch(*sequence);
+    load_ahead(*sequence);
   make_room_for_decodes();
   const bool decodes = has(Phase::kDecode);
   const bool decode_turn = options_.mixed_chunk || last_was_prefill_;
