@@ -56,17 +56,16 @@ TEST(LoadAhead, ReadsEveryLineOfAnObject) {
       "");
 }
 
-struct Base {
-  virtual ~Base() = default;
-
-  [[nodiscard]] virtual int value() const { return 1; }
+/// As an object with virtual functions begins.
+struct ObjectWithTable {
+  const std::byte* table;
 };
 
-TEST(LoadAhead, LooksForVirtualFunctionsWhereTheyAre) {
-  const Base object;
-  const Base& base = object;
-  load_virtual_functions_ahead(base);
-  EXPECT_EQ(base.value(), 1);
+TEST(LoadAhead, ReadsTheTableOfVirtualFunctions) {
+  const GuardedPage page;
+  load_virtual_functions_ahead(ObjectWithTable{page.begin()});
+  load_virtual_functions_ahead(ObjectWithTable{page.end() - 3 * kCacheLineBytes});
+  EXPECT_DEATH(load_virtual_functions_ahead(ObjectWithTable{page.end() - 2 * kCacheLineBytes}), "");
 }
 
 }  // namespace
