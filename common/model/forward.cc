@@ -49,7 +49,8 @@ bool leaves_wanted_rows(const ForwardBatch& batch) {
 /// QKV and attention gained nothing.
 constexpr std::size_t kMlpRows = 512;
 
-/// What the frames of a pass take, about; the compiler's to say.
+/// What the frames of a pass take without those of ops, and more (a kilobyte). An op's may take
+/// 14 KiB, and nobody looks at them again.
 constexpr std::size_t kFramesBytes = 2048;
 
 /// The pool outlives the model, and a pass may end in an exception.
@@ -189,10 +190,11 @@ void Model::ask_for_near(const void* model) {
   const Model& self = *static_cast<const Model*>(model);
   load_code_between_ops_ahead();
   load_virtual_functions_ahead(*self.backend_);
-  // The frames between here and forward(): calls return through them, and arguments of ops lie
-  // there.
-  const auto* frames = static_cast<const std::byte*>(__builtin_frame_address(0));
-  load_ahead_bytes(frames, std::min(static_cast<std::size_t>(self.frame_ - frames), kFramesBytes));
+  // The pass's own frames, behind those of the op and the pool: calls return through them, and
+  // arguments of the next op will lie there.
+  const auto* here = static_cast<const std::byte*>(__builtin_frame_address(0));
+  const std::size_t bytes = std::min(static_cast<std::size_t>(self.frame_ - here), kFramesBytes);
+  load_ahead_bytes(self.frame_ - bytes, bytes);
   load_ahead(self.config_.window[self.layer_]);
   load_ahead(self);
   const std::vector<LayerWeights>& layers = self.weights_.layers;
@@ -300,6 +302,7 @@ TANDEM_BETWEEN_OPS void Model::run_layers(const ForwardBatch& batch, bool narrow
       attention(tokens, kv, layer);
       mlp_block(layer, tokens.tokens);
     }
+    // Nobody else writes it. An atomic addition would wait for the stores of the last op's outputs.
     progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     capture(batch, layer + 1);
   }
