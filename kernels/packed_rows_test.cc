@@ -57,7 +57,7 @@ std::unique_ptr<PackedWeight> random_weight(const Backend& backend,
 std::vector<const Backend*> backends(WeightFormat format) {
   std::vector<const Backend*> some;
   for (const Backend* backend : testing::vector_backends()) {
-    if (backend->packed_rows_bytes(64, 64, format) > 0) some.push_back(backend);
+    if (backend->packed_whole_rows_bytes(64, 64, format) > 0) some.push_back(backend);
   }
   return some;
 }
@@ -123,9 +123,21 @@ constexpr Case kInnerByteCases[] = {
     {10, 64, 320, 2},
 };
 
+// As kCases for norms that leave integers of 16 bits.
+constexpr Case kFixedCases[] = {
+    {47, 128, 64, 2},
+    {300, 64, 192, 3},
+    {785, 4096, 64, 2},
+    {65, 8192, 64, 1},
+    {40, 16384, 64, 2},
+    {17, 192, 128, 2},
+    {32, 4096, 192, 3},
+    {21, 64, 128, 1},
+};
+
 constexpr WeightScheme kByteSchemes[] = {WeightScheme::kInt8Dynamic, WeightScheme::kInt4Group128};
 
-/// All weights for which rows come packed.
+/// All weights for which any rows come packed.
 constexpr WeightFormat kPackedFormats[] = {DType::kBf16,
                                            WeightScheme::kShortBf16,
                                            WeightScheme::kInt8Dynamic,
@@ -213,6 +225,10 @@ TEST(PackedRows, NormAsBytesHasTheBitsOfFloatsBehindIt) {
     expect_bits_of_floats(kByteCases, scheme, scheme);
 }
 
+TEST(PackedRows, NormAsIntegersOfTwoBytesHasTheBitsOfFloatsBehindIt) {
+  expect_bits_of_floats(kFixedCases, WeightScheme::kInt8, WeightScheme::kInt8);
+}
+
 TEST(PackedRows, BytesOfMlpHaveTheBitsOfFloatsBetweenThem) {
   for (const WeightScheme scheme : kByteSchemes)
     expect_bits_of_floats(kInnerByteCases, scheme, scheme);
@@ -280,7 +296,9 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
   constexpr std::size_t kTokens = 40;
   constexpr std::size_t kHidden = 128;
   ThreadPool pool(2);
-  for (const WeightFormat format : kPackedFormats) {
+  std::vector<WeightFormat> formats(std::begin(kPackedFormats), std::end(kPackedFormats));
+  formats.push_back(WeightScheme::kInt8);
+  for (const WeightFormat format : formats) {
     for (const Backend* backend : backends(format)) {
       Rng rng(3);
       const auto gate_up = random_weight(*backend, 2 * kHidden, kHidden, format, rng, pool);
@@ -290,7 +308,10 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
       x[39 * kHidden] = std::numeric_limits<float>::infinity();
       const std::vector<float> scale(kHidden, 1.0F);
       const Room normed(backend->packed_whole_rows_bytes(kTokens, kHidden, format));
-      const Room inner(backend->packed_rows_bytes(kTokens, kHidden, format));
+      const std::size_t inner_bytes = backend->packed_rows_bytes(kTokens, kHidden, format);
+      const Room inner_room(inner_bytes);
+      std::byte* inner_packed = inner_bytes > 0 ? inner_room.data() : nullptr;
+      std::vector<float> inner(kTokens * kHidden);
       backend->rms_norm({.x = x.data(),
                          .weight = scale.data(),
                          .y_packed = normed.data(),
@@ -300,12 +321,17 @@ TEST(PackedRows, NanAndInfStayInTheirRow) {
                         pool);
       backend->gated_linear({.x_packed = normed.data(),
                              .weight = gate_up.get(),
-                             .y_packed = inner.data(),
+                             .y = inner.data(),
+                             .y_packed = inner_packed,
                              .tokens = kTokens},
                             pool);
       std::vector<float> y(kTokens * kHidden);
-      backend->linear(
-          {.x_packed = inner.data(), .weight = down.get(), .y = y.data(), .tokens = kTokens}, pool);
+      backend->linear({.x = inner.data(),
+                       .x_packed = inner_packed,
+                       .weight = down.get(),
+                       .y = y.data(),
+                       .tokens = kTokens},
+                      pool);
       for (std::size_t i = 0; i < y.size(); ++i) {
         const std::size_t token = i / kHidden;
         ASSERT_EQ(std::isnan(y[i]), token == 7 || token == 39) << i;
@@ -429,12 +455,16 @@ TEST(PackedRows, OnlyWhereProductsRoundTheirInputs) {
       }
       EXPECT_EQ(backend->packed_rows_bytes(few + 1, 64, format) > 0, takes);
     }
-    for (const WeightFormat format : {WeightFormat(DType::kF32),
-                                      WeightFormat(DType::kF16),
-                                      WeightFormat(WeightScheme::kInt8)}) {
-      EXPECT_EQ(backend->packed_rows_bytes(64, 64, format), 0U);
-      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, format), 0U);
+    for (const DType dtype : {DType::kF32, DType::kF16}) {
+      EXPECT_EQ(backend->packed_rows_bytes(64, 64, dtype), 0U);
+      EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, dtype), 0U);
     }
+    // Only what makes whole rows knows what all of a row's values share.
+    EXPECT_EQ(backend->packed_rows_bytes(64, 64, WeightScheme::kInt8), 0U);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 64, WeightScheme::kInt8),
+              in_tiles(*backend) ? 64 * (128 + sizeof(float)) : 0);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(few, 64, WeightScheme::kInt8), 0U);
+    EXPECT_EQ(backend->packed_whole_rows_bytes(64, 96, WeightScheme::kInt8), 0U);
   }
   EXPECT_EQ(testing::reference().packed_rows_bytes(64, 64, DType::kBf16), 0U);
   EXPECT_GE(backends(DType::kBf16).size(), 2U) << "emulations run everywhere";

@@ -271,10 +271,9 @@ TEST(Quantize, ManyRowsOfLongInputsAreTheBitsOfOne) {
 
 // Inputs that lie 2^-15 of the row's largest apart stay apart, up to both ends of 16 bits and where
 // the upper byte changes; powers of 2 of the whole row change nothing.
-TEST(Quantize, InputsOfInt8WeightsKeepSixteenBitsOnAvx512Bf16) {
-  constexpr std::size_t kK = 1024;
-  constexpr std::size_t kRows =
-      14;  // tiles with sums of both bytes at once, and one after the other
+TEST(Quantize, InputsOfInt8WeightsKeepSixteenBitsWhereTheyBecomeBytes) {
+  constexpr std::size_t kK = 320;
+  constexpr std::size_t kRows = 40;
   ThreadPool pool(2);
   std::vector<float> identity(kK * kK, 0.0F);
   for (std::size_t i = 0; i < kK; ++i)
@@ -284,12 +283,13 @@ TEST(Quantize, InputsOfInt8WeightsKeepSixteenBitsOnAvx512Bf16) {
   std::vector<float> integers(kRows * kK);
   for (std::size_t i = 0; i < integers.size(); ++i) {
     const auto at = static_cast<int>(i);
-    integers[i] = static_cast<float>(at % 3 == 0 ? at % 32512 : -(at * 37 % 32512));
+    integers[i] = static_cast<float>(at % 3 == 0 ? at * 5 % 32512 : -(at * 37 % 32512));
     if (i % kK < 8) integers[i] = static_cast<float>(i % 2 == 0 ? 32511 : -32511);
     if (i % kK >= 8 && i % kK < 16) integers[i] = static_cast<float>(128 - 256 * (at % 120));
   }
   for (const Backend* backend : testing::vector_backends()) {
-    if (backend->family() != Family::kAvx512Bf16) continue;
+    if (!rounds_inputs(*backend, WeightScheme::kInt8)) continue;
+    SCOPED_TRACE(name_of(*backend, WeightScheme::kInt8));
     const auto weight = pack(*backend, source, WeightScheme::kInt8, pool);
     for (const float unit : units) {
       std::vector<float> x = integers;
@@ -298,10 +298,33 @@ TEST(Quantize, InputsOfInt8WeightsKeepSixteenBitsOnAvx512Bf16) {
       const std::vector<float> y = run(*backend, *weight, x, pool);
       for (std::size_t i = 0; i < x.size(); ++i)
         ASSERT_EQ(y[i], 127.0F * x[i]) << unit << " * " << integers[i] << " at " << i;
-      for (const std::size_t t : {std::size_t{0}, kRows - 1}) {
-        const std::vector<float> row = testing::pick(x, {t}, kK);
-        EXPECT_TRUE(same_bits(run(*backend, *weight, row, pool), testing::pick(y, {t}, kK)));
+      // By vectors with both bytes' sums at once and one after the other; on tiles both bytes in
+      // one tile, in two, and in four that take turns.
+      for (const std::size_t rows : {1U, 3U, 8U, 14U, 17U, 32U}) {
+        const std::vector<float> first(x.begin(), x.begin() + static_cast<int>(rows * kK));
+        const std::vector<float> want(y.begin(), y.begin() + static_cast<int>(rows * kK));
+        EXPECT_TRUE(same_bits(run(*backend, *weight, first, pool), want)) << rows << " rows";
       }
+    }
+  }
+}
+
+// The same integers and their exact sums wherever inputs become two bytes.
+TEST(Quantize, Int8WeightsHaveTheSameBitsWhereverInputsBecomeBytes) {
+  constexpr std::size_t kTokens = 37;
+  constexpr std::size_t kN = 50;
+  ThreadPool pool(2);
+  for (const std::size_t k : {64, 331, 1088}) {
+    Rng rng(k);
+    const Matrix source(kN, k, DType::kF32, rng.reals(kN * k));
+    const std::vector<float> x = rng.reals(kTokens * k);
+    std::vector<float> want;
+    for (const Backend* backend : testing::vector_backends()) {
+      if (!rounds_inputs(*backend, WeightScheme::kInt8)) continue;
+      const auto weight = pack(*backend, source, WeightScheme::kInt8, pool);
+      const std::vector<float> y = run(*backend, *weight, x, pool);
+      if (want.empty()) want = y;
+      EXPECT_TRUE(same_bits(y, want)) << name_of(*backend, WeightScheme::kInt8) << " K=" << k;
     }
   }
 }
@@ -406,13 +429,23 @@ TEST(Quantize, LargestIntegerSumsAreExact) {
   std::vector<float> w(2 * kK, 1.0F);
   std::fill(w.begin() + kK, w.end(), -1.0F);
   const Matrix source(2, kK, DType::kF32, w);
-  const std::vector<float> x(kK, 1.0F);
+  // As 16 bits 64 * 256 - 128: the lower byte is as large as one can be.
+  const std::vector<float> x(4 * kK, 16256.0F);
+  constexpr auto kSum = static_cast<float>(kK) * 16256.0F;
   for (const Backend* backend : testing::vector_backends()) {
-    SCOPED_TRACE(family_name(backend->family()));
-    const auto weight = pack(*backend, source, WeightScheme::kInt8Dynamic, pool);
-    const std::vector<float> y = run(*backend, *weight, x, pool);
-    EXPECT_NEAR(y[0], static_cast<float>(kK), 0.05F);
-    EXPECT_NEAR(y[1], -static_cast<float>(kK), 0.05F);
+    for (const WeightScheme scheme : {WeightScheme::kInt8Dynamic, WeightScheme::kInt8}) {
+      // Where inputs stay float, sums round.
+      if (scheme == WeightScheme::kInt8 && !rounds_inputs(*backend, scheme)) continue;
+      SCOPED_TRACE(name_of(*backend, scheme));
+      const auto weight = pack(*backend, source, scheme, pool);
+      // By vectors, and on tiles.
+      for (const std::size_t rows : {std::size_t{1}, std::size_t{4}}) {
+        const std::vector<float> some(x.begin(), x.begin() + static_cast<int>(rows * kK));
+        const std::vector<float> y = run(*backend, *weight, some, pool);
+        for (std::size_t i = 0; i < y.size(); ++i)
+          EXPECT_NEAR(y[i], i % 2 == 0 ? kSum : -kSum, kSum * 0x1p-20F) << rows << " rows";
+      }
+    }
   }
 }
 

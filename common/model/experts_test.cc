@@ -261,13 +261,17 @@ TEST(Experts, WorkspaceIsForTheWidestLayer) {
 TEST(Experts, QuantizationNamesASizeThatItDoesNotTake) {
   const auto config = with(R"({"moe_intermediate_size":131073})");
   ASSERT_TRUE(config.ok());
-  const Status status = check_quantization(Quantization::kW8A8Int8, *config);
-  EXPECT_NE(status.message().find("moe_intermediate_size: is 131073"), std::string::npos);
-  EXPECT_TRUE(check_quantization(Quantization::kInt8WeightOnly, *config).ok());
+  for (const Quantization bytes :
+       {Quantization::kW8A8Int8, Quantization::kInt4WeightOnly128, Quantization::kInt8WeightOnly}) {
+    const Status status = check_quantization(bytes, *config);
+    EXPECT_EQ(status.message(),
+              "moe_intermediate_size: is 131073, " + std::string(quantization_name(bytes)) +
+                  " products take up to 131072");
+  }
+  EXPECT_TRUE(check_quantization(Quantization::kNone, *config).ok());
   const auto longer = with(R"({"moe_intermediate_size":245761})");
   ASSERT_TRUE(longer.ok());
-  for (const Quantization any : {Quantization::kNone, Quantization::kInt8WeightOnly})
-    EXPECT_FALSE(check_quantization(any, *longer).ok());
+  EXPECT_FALSE(check_quantization(Quantization::kNone, *longer).ok());
 }
 
 }  // namespace

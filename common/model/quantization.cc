@@ -43,7 +43,7 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
                         {"intermediate_size", config.intermediate_size},
                         {"moe_intermediate_size", config.experts.intermediate_size}};
   const kernels::WeightFormat layers = weight_format(quantization, kernels::DType::kF32);
-  const bool bytes = kernels::rounds_to_bytes(layers.scheme);
+  const bool bytes = layers.scheme != kernels::WeightScheme::kFloat;
   const auto most = static_cast<std::int64_t>(bytes ? kernels::kMaxByteInputs : kernels::kMaxK);
   for (const Size& size : sizes) {
     if (size.value <= most) continue;

@@ -36,7 +36,7 @@ std::string missing(Family family) {
              "as "
              "documented; not so here";
     case Family::kAmx:
-      return "kernel family amx needs AMX-BF16, AMX-INT8 and AVX-512 with BF16, VBMI and FP16 that "
+      return "kernel family amx needs AMX-BF16, AMX-INT8 and AVX-512 with BF16 and VBMI that "
              "compute as documented, and leave of the system to use tiles; not so here";
     default:
       return "unknown kernel family " + std::to_string(static_cast<int>(family));

@@ -24,7 +24,7 @@ struct MatrixView {
 enum class WeightScheme : std::uint8_t {
   kFloat,  ///< elements of a DType
   /// "int8wo": w = q * scale, q in [-127, 127], one f32 scale an output (largest |w| / 127). Inputs
-  /// stay float, or are rounded to 16 bits: y = scale * sum of x q.
+  /// stay float, or each row becomes integers of 16 bits: y = scale * sum of x q.
   kInt8,
   /// "int4wo-128": w = scale * (step * q - offset), q in [0, 15]: kInt8Dynamic with 16 values per
   /// output and 128 inputs instead of 255. scale is that of kInt8; step (1 to 16) and offset
@@ -61,7 +61,7 @@ inline constexpr std::size_t kInt4Group = 128;
 
 /// Largest k of any weight: a row of x in floats fits a thread's scratch.
 inline constexpr std::size_t kMaxK = 240 * 1024;
-/// Largest k where inputs become bytes: 127 * 127 * k stays below 2^31.
+/// Largest k of a quantised weight: 128 * 127 * k stays below 2^31.
 inline constexpr std::size_t kMaxByteInputs = 131072;
 
 /// What pack() makes of a matrix. A DType alone means floats of it.

@@ -125,6 +125,11 @@ bool come_as_halves(const cpu::Kernels& kernels, const PackedWeight& weight, boo
   return rounds_to_bytes(weight.scheme()) ? !whole_rows : kernels.packs_by_row;
 }
 
+// Whether whole rows that are packed for such a weight are integers, with a scale each.
+bool packs_scales(WeightFormat weight) {
+  return rounds_to_bytes(weight.scheme) || weight.scheme == WeightScheme::kInt8;
+}
+
 // Where a row, on tiles the first of one, of rows begins that are packed for such a weight.
 template <class Byte>
 Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight) {
@@ -132,10 +137,10 @@ Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight
   return rows + row * k * (rounds_to_bytes(weight.scheme) ? 1 : dtype_bytes(DType::kBf16));
 }
 
-// Scales of so many rows that are packed as bytes: behind them. Else null.
+// Scales of so many rows that are packed as integers: behind them. Else null.
 template <class Float, class Byte>
 Float* packed_scales(Byte* packed, std::size_t rows, std::size_t k, WeightFormat weight) {
-  if (packed == nullptr || !rounds_to_bytes(weight.scheme)) return nullptr;
+  if (packed == nullptr || !packs_scales(weight)) return nullptr;
   return reinterpret_cast<Float*>(
       packed_row(packed, cpu::round_up(rows, cpu::kPackedRows), k, weight));
 }
@@ -324,16 +329,17 @@ std::size_t CpuBackend::packed_bytes(std::size_t n, std::size_t k, WeightFormat 
 std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
                                           std::size_t k,
                                           WeightFormat weight) const {
-  if (!takes_packed(kernels_, rows, k, weight)) return 0;
+  if (weight.scheme == WeightScheme::kInt8 || !takes_packed(kernels_, rows, k, weight)) return 0;
   return cpu::round_up(rows, cpu::kPackedRows) * k * dtype_bytes(DType::kBf16);
 }
 
 std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
                                                 std::size_t k,
                                                 WeightFormat weight) const {
-  if (!rounds_to_bytes(weight.scheme)) return packed_rows_bytes(rows, k, weight);
+  if (!packs_scales(weight)) return packed_rows_bytes(rows, k, weight);
   if (!takes_packed(kernels_, rows, k, weight)) return 0;
-  return cpu::round_up(rows, cpu::kPackedRows) * (k + sizeof(float));
+  const std::size_t row_bytes = rounds_to_bytes(weight.scheme) ? k : 2 * k;
+  return cpu::round_up(rows, cpu::kPackedRows) * (row_bytes + sizeof(float));
 }
 
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {
@@ -474,6 +480,7 @@ void CpuBackend::rms_norm(const RmsNormArgs& args, ThreadPool& pool) const {
                         .k = args.dim,
                         .row = row,
                         .column = 0,
+                        .scheme = args.y_packed_for.scheme,
                         .scales = scales});
   });
 }

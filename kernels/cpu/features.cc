@@ -49,7 +49,6 @@ bool tiles_as_documented() {
   const Kernels tiles = amx_kernels();
   const Kernels plain = emulated_amx_kernels();
   return same_products(tiles, plain, WeightScheme::kFloat) &&
-         same_products(tiles, plain, WeightScheme::kInt8) &&
          same_products(tiles, plain, WeightScheme::kInt8Dynamic) && same_attention(tiles, plain);
 }
 
@@ -81,9 +80,8 @@ Features detect() {
                       bit(a1, 5) && pairs_as_documented();
   found.avx512_vbmi = found.avx512_bf16 && vbmi;
   const bool tiles = bit(d, 22) && bit(d, 24) && bit(d, 25);
-  const bool avx512_fp16 = bit(d, 23);
-  found.amx = found.avx512_vbmi && (xcr0 & kXcr0Amx) == kXcr0Amx && tiles && avx512_fp16 &&
-              request_tiles() && tiles_as_documented();
+  found.amx = found.avx512_vbmi && (xcr0 & kXcr0Amx) == kXcr0Amx && tiles && request_tiles() &&
+              tiles_as_documented();
   return found;
 }
 #else

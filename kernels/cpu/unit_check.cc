@@ -34,7 +34,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
   constexpr std::size_t kRows = 16;  // a whole tile; one row may go another way
   constexpr std::size_t kK = 64;
   constexpr std::size_t kTries = 16;
-  const bool bytes = scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt8;
+  const bool bytes = scheme == WeightScheme::kInt8Dynamic;
   Numbers numbers;
   // A panel: of bf16, or scales and bytes.
   constexpr std::size_t kWords = kK * kPanel;
@@ -94,7 +94,7 @@ bool same_products(const Kernels& a, const Kernels& b, WeightScheme scheme) {
     };
     if (!same(kRows)) return false;
     // Of 8-bit inputs no unit of this kind is asked, and other code knows no weight of -128.
-    if (scheme != WeightScheme::kInt8Dynamic && !same(1)) return false;
+    if (!bytes && !same(1)) return false;
   }
   return true;
 }

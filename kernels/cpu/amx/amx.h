@@ -8,7 +8,7 @@
 namespace tandem::kernels::cpu {
 
 /// Numerics of the amx family.
-inline constexpr std::string_view kAmxNumerics = "amxbf16-simd16-f32fma-v4";
+inline constexpr std::string_view kAmxNumerics = "amxbf16-simd16-f32fma-v5";
 
 /// Call only where features().amx.
 Kernels amx_kernels();

@@ -15,7 +15,9 @@ namespace {
 using Tiles = AmxLinear<GenericVec, EmulatedTiles<GenericVec>>;
 
 void linear(const LinearBlock& block) {
-  if (!Tiles::run(block)) generic_kernels().linear(block);
+  if (Tiles::run(block)) return;
+  if (block.scheme != WeightScheme::kInt8) return generic_kernels().linear(block);
+  Linear<GenericVec>::run_tiles<FixedInt8Tile<GenericVec>>(block);
 }
 
 /// What attention needs beyond.

@@ -82,12 +82,6 @@ class EmulatedTiles {
     }
   }
 
-  static void byte_pairs(const typename V::Int& v,
-                         typename V::Int* first,
-                         typename V::Int* second) {
-    V::byte_pairs(v, first, second);
-  }
-
  private:
   /// All rows of a tile, as f32.
   template <int Tile>

@@ -52,11 +52,6 @@ struct HardwareTiles {
   void multiply_int8() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
-
-  /// See V::byte_pairs.
-  static void byte_pairs(Avx512Vec::Int v, Avx512Vec::Int* first, Avx512Vec::Int* second) {
-    Avx512Vec::byte_pairs_by_halves(v, first, second);
-  }
 };
 
 /// What attention needs beyond. Assembly where the flags of this file do not have an instruction.
@@ -97,7 +92,7 @@ struct Avx512TileVec : WithVbmi<Avx512Vec> {
 
 template <class T>
 void linear(const LinearBlock& block) {
-  if (!AmxLinear<Avx512Vec, T>::run(block)) avx512_vnni_linear(block);
+  if (!AmxLinear<Avx512Vec, T>::run(block)) avx512_fixed_int8_linear(block);
 }
 
 template <class T>

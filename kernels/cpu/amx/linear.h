@@ -8,21 +8,10 @@
 
 #include "kernels/cpu/amx/one_row.h"
 #include "kernels/cpu/amx/some_rows.h"
+#include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/short_bf16.h"
 
 namespace tandem::kernels::cpu {
-
-/// A row of x to lines of 32 values of bf16, zeros behind k; value() says what goes there of 16.
-template <class V, class Value>
-inline __attribute__((always_inline)) void pack_bf16(
-    const float* x, std::size_t k, std::size_t steps, TileLine<V> to, Value value) {
-  for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t i = step * 32;
-    std::byte* line = to.at(step);
-    V::store_bf16(line, value(Rows<V>::load_within(x, i, k)));
-    V::store_bf16(line + 32, value(Rows<V>::load_within(x, i + 16, k)));
-  }
-}
 
 /// bf16 weights: x is rounded to bf16, products and sums are f32. Per 32 k, one chain of FMAs over
 /// the even and one over the odd k, added to each other and then to C (Intel SDM, TDPBF16PS;
@@ -32,6 +21,10 @@ struct Bf16Kind {
   static constexpr std::size_t kStepK = 32;
   /// Bytes that a B tile is made of.
   static constexpr std::size_t kMadeOf = kTileBytes;
+  /// A tiles, and sums, of a tile of rows: those of its inputs' parts.
+  static constexpr std::size_t kRowParts = 1;
+  /// Whether sums are exact, so that the order along k does not matter.
+  static constexpr bool kExactSums = false;
 
   /// Whether panels end with whole steps.
   static constexpr bool kWholeSteps = true;
@@ -55,13 +48,23 @@ struct Bf16Kind {
     }
   };
 
-  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
+  /// A row; its second part goes `part_bytes` behind the first one.
+  static void pack(const LinearBlock& block,
+                   std::size_t row,
+                   std::size_t steps,
+                   TileLine<V> to,
+                   std::size_t /*part_bytes*/) {
     pack_part(Linear<V>::x_row(block, row), block.k, steps, to);
   }
 
-  /// The same of `columns` values.
+  /// The same of `columns` values: lines of 32, zeros behind the last one.
   static void pack_part(const float* x, std::size_t columns, std::size_t steps, TileLine<V> to) {
-    pack_bf16<V>(x, columns, steps, to, [](typename V::Vec v) { return v; });
+    for (std::size_t step = 0; step < steps; ++step) {
+      const std::size_t i = step * kStepK;
+      std::byte* line = to.at(step);
+      V::store_bf16(line, Rows<V>::load_within(x, i, columns));
+      V::store_bf16(line + 32, Rows<V>::load_within(x, i + 16, columns));
+    }
   }
 
   template <int C, int A, int B>
@@ -69,11 +72,12 @@ struct Bf16Kind {
     tiles.template multiply_bf16<C, A, B>();
   }
 
-  /// The sums of a row in a C tile.
+  /// Of the sums of a row in a C tile; those of its second part are `parts_apart` bytes behind.
   static typename V::Vec outputs(const LinearBlock& /*block*/,
                                  std::size_t /*row*/,
                                  std::size_t /*panel*/,
-                                 const std::byte* c) {
+                                 const std::byte* c,
+                                 std::size_t /*parts_apart*/) {
     return V::load(reinterpret_cast<const float*>(c));
   }
 };
@@ -96,13 +100,15 @@ struct ShortBf16Kind : Bf16Kind<V, T> {
   };
 };
 
-/// WeightScheme::kInt8Dynamic: four k to a word on both sides, signed bytes, exact sums of 32 bits;
-/// outputs are scaled as Int8DynamicTile does.
+/// Weights and inputs that are bytes: four k to a word on both sides, signed, exact sums of 32
+/// bits.
 template <class V, class T>
-struct Int8DynamicKind {
+struct ByteKind {
   static constexpr std::size_t kVnniRows = 3;  ///< of the family beneath
   static constexpr std::size_t kStepK = 64;
   static constexpr std::size_t kMadeOf = kTileBytes;
+  static constexpr std::size_t kRowParts = 1;
+  static constexpr bool kExactSums = true;
   static constexpr bool kWholeSteps = false;
   static constexpr std::size_t kUnitLines = 1;
   static constexpr std::size_t kHeaderSteps = 0;
@@ -111,7 +117,27 @@ struct Int8DynamicKind {
 
   static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
 
-  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
+  template <int C, int A, int B>
+  static inline __attribute__((always_inline)) void multiply(T& tiles) {
+    tiles.template multiply_int8<C, A, B>();
+  }
+
+  /// What the integers of a block's rows stand for.
+  static const float* scales(const LinearBlock& block) {
+    return block.x_scales != nullptr ? block.x_scales : row_floats(block);
+  }
+};
+
+/// WeightScheme::kInt8Dynamic; outputs are scaled as Int8DynamicTile does.
+template <class V, class T>
+struct Int8DynamicKind : ByteKind<V, T> {
+  using ByteKind<V, T>::kStepK;
+
+  static void pack(const LinearBlock& block,
+                   std::size_t row,
+                   std::size_t steps,
+                   TileLine<V> to,
+                   std::size_t /*part_bytes*/) {
     row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to);
   }
 
@@ -159,65 +185,59 @@ struct Int8DynamicKind {
     }
   }
 
-  template <int C, int A, int B>
-  static inline __attribute__((always_inline)) void multiply(T& tiles) {
-    tiles.template multiply_int8<C, A, B>();
+  static typename V::Vec outputs(const LinearBlock& block,
+                                 std::size_t row,
+                                 std::size_t panel,
+                                 const std::byte* c,
+                                 std::size_t /*parts_apart*/) {
+    const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
+    return V::mul(V::mul(V::to_float(V::int_load(c)), V::load(scale)),
+                  V::broadcast(ByteKind<V, T>::scales(block)[row]));
+  }
+};
+
+/// WeightScheme::kInt8 with inputs of two bytes, see fixed_int8.h: an A tile of upper and one of
+/// lower ones.
+template <class V, class T>
+struct FixedInt8Kind : ByteKind<V, T> {
+  using ByteKind<V, T>::kStepK;
+  static constexpr std::size_t kRowParts = 2;
+
+  static void pack(const LinearBlock& block,
+                   std::size_t row,
+                   std::size_t steps,
+                   TileLine<V> to,
+                   std::size_t part_bytes) {
+    row_floats(block)[row] = pack_row(Linear<V>::x_row(block, row), block.k, steps, to, part_bytes);
+  }
+
+  /// Returns the row's unit.
+  static float pack_row(
+      const float* x, std::size_t k, std::size_t steps, TileLine<V> to, std::size_t part_bytes) {
+    const float unit = Quantize<V>::fixed_unit(x, k);
+    const typename V::Vec per_unit = V::broadcast(1.0F / unit);
+    for (std::size_t step = 0; step < steps; ++step) {
+      auto* upper = reinterpret_cast<std::int8_t*>(to.at(step));
+      auto* lower = reinterpret_cast<std::int8_t*>(to.at(step) + part_bytes);
+      for (std::size_t i = 0; i < kStepK; i += 16) {
+        const typename V::Vec values = Rows<V>::load_within(x, step * kStepK + i, k);
+        const auto parts = FixedInt8<V>::split(V::mul(values, per_unit));
+        V::store_int8(upper + i, parts.upper);
+        V::store_int8(lower + i, parts.lower);
+      }
+    }
+    return unit;
   }
 
   static typename V::Vec outputs(const LinearBlock& block,
                                  std::size_t row,
                                  std::size_t panel,
-                                 const std::byte* c) {
-    const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
-    return V::mul(V::mul(V::to_float(V::int_load(c)), V::load(scale)),
-                  V::broadcast(scales(block)[row]));
-  }
-
- private:
-  static const float* scales(const LinearBlock& block) {
-    return block.x_scales != nullptr ? block.x_scales : row_floats(block);
-  }
-};
-
-/// WeightScheme::kInt8 by bf16, in which all values of q are exact; the sums are scaled at the end.
-///
-/// B tiles hold 2^-104 q, which takes a conversion and no mending of exponents (V::byte_pairs), and
-/// A tiles 2^60 x. Powers of two change no bit of the outputs, unless x is 2^68 or more, which
-/// overflows, or a product of x and q is below 2^-82, which vanishes.
-template <class V, class T>
-struct Int8Kind : Bf16Kind<V, T> {
-  static constexpr std::size_t kMadeOf = Bf16Kind<V, T>::kStepK * kPanel;
-  static constexpr bool kWholeSteps = false;
-
-  static void pack(const LinearBlock& block, std::size_t row, std::size_t steps, TileLine<V> to) {
-    const typename V::Vec scale = V::broadcast(0x1p60F);
-    pack_bf16<V>(Linear<V>::x_row(block, row), block.k, steps, to, [&](typename V::Vec v) {
-      return V::mul(v, scale);
-    });
-  }
-
-  static constexpr std::size_t at(std::size_t step) { return kByteHeaderBytes + step * kMadeOf; }
-
-  /// As of Bf16Kind: two rows of a line.
-  struct Lines {
-    const std::byte* panel;
-    std::size_t step;
-
-    inline __attribute__((always_inline)) void make(const std::byte* line, std::byte* to) const {
-      typename V::Int rows[2];
-      T::byte_pairs(V::int_load(line), &rows[0], &rows[1]);
-      V::int_store(to, rows[0]);
-      V::int_store(to + 64, rows[1]);
-    }
-  };
-
-  static typename V::Vec outputs(const LinearBlock& block,
-                                 std::size_t /*row*/,
-                                 std::size_t panel,
-                                 const std::byte* c) {
-    const auto* scale = reinterpret_cast<const float*>(block.weight + panel * block.panel_bytes);
-    const typename V::Vec sum = V::load(reinterpret_cast<const float*>(c));
-    return V::mul(V::mul(sum, V::broadcast(0x1p44F)), V::load(scale));
+                                 const std::byte* c,
+                                 std::size_t parts_apart) {
+    return FixedInt8<V>::output(V::int_load(c),
+                                V::int_load(c + parts_apart),
+                                block.weight + panel * block.panel_bytes,
+                                ByteKind<V, T>::scales(block)[row]);
   }
 };
 
@@ -231,7 +251,7 @@ struct Int4Kind : Int8DynamicKind<V, T> {
   /// As of Bf16Kind.
   static constexpr std::size_t at(std::size_t step) { return PanelNibbles<V>::at(step * kStepK); }
 
-  /// As of Int8Kind; the group that a step lies in has one step and offset for an output.
+  /// Two rows of a line; the group that a step lies in has one step and offset for an output.
   struct Lines {
     typename V::Int step;
     typename V::Int offset;
@@ -262,33 +282,29 @@ struct AmxLinear {
       if (!run_one_row<ShortBf16Kind>(block)) run_tiles<ShortBf16Kind>(block);
       return true;
     }
-    if (rounds_to_bytes(block.scheme)) {
-      if (block.rows <= Int8DynamicKind<V, T>::kVnniRows && !comes_packed<V>(block)) return false;
-      if (block.scheme == WeightScheme::kInt8Dynamic) {
-        run_tiles<Int8DynamicKind>(block);
-      } else {
-        run_tiles<Int4Kind>(block);
-      }
-      return true;
+    if (block.scheme == WeightScheme::kFloat) return false;
+    if (block.rows <= ByteKind<V, T>::kVnniRows && !comes_packed<V>(block)) return false;
+    if (block.scheme == WeightScheme::kInt8Dynamic) {
+      run_tiles<Int8DynamicKind>(block);
+    } else if (block.scheme == WeightScheme::kInt8) {
+      run_tiles<FixedInt8Kind>(block);
+    } else {
+      run_tiles<Int4Kind>(block);
     }
-    if (block.scheme == WeightScheme::kInt8) {
-      run_tiles<Int8Kind>(block);
-      return true;
-    }
-    return false;
+    return true;
   }
 
   /// See Kernels.
   static bool shares_rows(std::size_t rows, WeightScheme scheme, DType dtype) {
+    if (scheme == WeightScheme::kInt8) return rows > kTileHeight;
     return rows > 2 * kTileHeight && (scheme != WeightScheme::kFloat || dtype == DType::kBf16);
   }
 
   /// See Kernels.
   static bool takes_gated(std::size_t rows, WeightScheme scheme, DType dtype) {
     if (shares_rows(rows, scheme, dtype)) return true;
-    if (scheme == WeightScheme::kInt8) return true;
-    if (!rounds_to_bytes(scheme)) return holds_bf16(scheme, dtype) && rows > 1;
-    return rows > Int8DynamicKind<V, T>::kVnniRows;
+    if (holds_bf16(scheme, dtype)) return rows > 1;
+    return scheme != WeightScheme::kFloat && rows > ByteKind<V, T>::kVnniRows;
   }
 
   /// See Kernels.
@@ -301,16 +317,16 @@ struct AmxLinear {
       case WeightScheme::kInt4Group128:
         return TileLinear<V, T, Int8DynamicKind>::pack_rows(block, begin, end);
       case WeightScheme::kInt8:
-        return TileLinear<V, T, Int8Kind>::pack_rows(block, begin, end);
+        return TileLinear<V, T, FixedInt8Kind>::pack_rows(block, begin, end);
     }
   }
 
   /// See Kernels. A single tile of rows is packed by each worker for itself, in its own caches.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
-    const bool bytes = rounds_to_bytes(scheme);
+    const bool bytes = scheme != WeightScheme::kFloat && scheme != WeightScheme::kShortBf16;
     if (rows <= kTileHeight || k == 0) return false;
     if (!bytes && !holds_bf16(scheme, dtype)) return false;
-    return k % (bytes ? Int8DynamicKind<V, T>::kStepK : kPackedColumns) == 0 &&
+    return k % (bytes ? ByteKind<V, T>::kStepK : kPackedColumns) == 0 &&
            most_rows(k, scheme, dtype) >= 2 * kTileHeight;
   }
 
@@ -334,7 +350,7 @@ struct AmxLinear {
   static std::size_t most_rows(std::size_t k, WeightScheme scheme, DType dtype) {
     if (holds_bf16(scheme, dtype)) return TileLinear<V, T, Bf16Kind>::most_rows(k);
     if (rounds_to_bytes(scheme)) return TileLinear<V, T, Int8DynamicKind>::most_rows(k);
-    if (scheme == WeightScheme::kInt8) return TileLinear<V, T, Int8Kind>::most_rows(k);
+    if (scheme == WeightScheme::kInt8) return TileLinear<V, T, FixedInt8Kind>::most_rows(k);
     return 0;
   }
 
@@ -345,14 +361,18 @@ struct AmxLinear {
 
  private:
   static void pack_bytes(const PackedPart& part) {
-    using Bytes = Int8DynamicKind<V, T>;
-    const std::size_t steps = part.k / Bytes::kStepK;
+    const std::size_t steps = part.k / ByteKind<V, T>::kStepK;
+    const bool fixed = part.scheme == WeightScheme::kInt8;
+    const std::size_t lines = steps * (fixed ? FixedInt8Kind<V, T>::kRowParts : 1);
     for (std::size_t r = 0; r < part.rows; ++r) {
+      const float* x = part.x + r * part.x_stride;
       const std::size_t row = part.row + r;
-      std::byte* to =
-          part.to + row / kTileHeight * steps * kTileBytes + row % kTileHeight * kTileRowBytes;
+      const TileLine<V> to{
+          part.to + row / kTileHeight * lines * kTileBytes + row % kTileHeight * kTileRowBytes,
+          kTileBytes};
       part.scales[row] =
-          Bytes::pack_row(part.x + r * part.x_stride, part.k, steps, {to, kTileBytes});
+          fixed ? FixedInt8Kind<V, T>::pack_row(x, part.k, steps, to, steps * kTileBytes)
+                : Int8DynamicKind<V, T>::pack_row(x, part.k, steps, to);
     }
   }
 

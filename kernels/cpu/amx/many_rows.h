@@ -173,7 +173,7 @@ inline constexpr std::size_t kCutSteps = 16;
 
 /// Where products of many rows find what they need.
 struct ManyRowsRoom {
-  const std::byte* x;     ///< A tiles: [tiles of rows][steps]
+  const std::byte* x;     ///< A tiles: [tiles of rows][parts][steps]
   std::byte* waiting;     ///< four tiles that become outputs
   const std::byte* tail;  ///< the last B tile of each panel, where it is not whole; else null
   std::byte* made;  ///< B tiles of a cut, [2][kCutSteps], of weights that are others in memory
@@ -187,7 +187,7 @@ class ManyRows {
         room_(room),
         tiles_(tiles),
         steps_(steps),
-        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight * W::kRowParts),
         apart_(panels_apart(block)),
         outputs_(block) {}
 
@@ -251,6 +251,10 @@ class ManyRows {
   using Vec = typename V::Vec;
 
   using Tiles = PanelTiles<V, W>;
+
+  /// Sums of a pass's second A tile lie behind both panels of the first one.
+  static constexpr std::size_t kSecondTile = 2 * kTileBytes;
+  static_assert(W::kRowParts <= 2);
 
   /// Whether B tiles are made of what lies in memory, and how far apart those of two panels are.
   static constexpr bool kMakes = W::kMadeOf != kTileBytes;
@@ -353,12 +357,13 @@ class ManyRows {
 
   template <int M, int N>
   Waiting waiting_of(const Cut& cut, std::size_t tile) const {
-    const std::size_t row = tile * kTileHeight;
+    const std::size_t row = tile / W::kRowParts * kTileHeight;
     const std::size_t left = block_.rows - row;
+    const std::size_t most = M / W::kRowParts * kTileHeight;
     const bool simple = outputs_.simple(cut.panel, N);
     return {.from = nullptr,
             .row = row,
-            .rows = left < M * kTileHeight ? left : M * kTileHeight,
+            .rows = left < most ? left : most,
             .panel = cut.panel,
             .panels = N,
             .y = simple ? outputs_.at(row, cut.panel) : nullptr};
@@ -412,16 +417,12 @@ class ManyRows {
       } else {
         for (std::size_t n = 0; n < waiting.panels; ++n) {
           const std::size_t panel = waiting.panel + n;
-          Linear<V>::finish(block_,
-                            waiting.row,
-                            panel,
-                            W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes));
+          Linear<V>::finish(block_, waiting.row, panel, output(waiting, panel, n));
         }
       }
       ++waiting.row;
       waiting.from += kTileRowBytes;
-      // The second tile of rows lies behind both panels of the first.
-      if (waiting.row % kTileHeight == 0) waiting.from += kTileBytes;
+      if (waiting.row % kTileHeight == 0) waiting.from += kSecondTile - kTileBytes;
     }
     waiting.rows -= count;
   }
@@ -430,7 +431,7 @@ class ManyRows {
   [[nodiscard]] inline __attribute__((always_inline)) Vec output(const Waiting& waiting,
                                                                  std::size_t panel,
                                                                  std::size_t n) const {
-    return W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes);
+    return W::outputs(block_, waiting.row, panel, waiting.from + n * kTileBytes, kSecondTile);
   }
 
   [[nodiscard]] const std::byte* b_tile(std::size_t panel, std::size_t step) const {
@@ -441,8 +442,8 @@ class ManyRows {
   const ManyRowsRoom& room_;
   T& tiles_;
   std::size_t steps_;
-  std::size_t row_tiles_;
-  std::size_t apart_;  ///< bytes from the one panel to the other
+  std::size_t row_tiles_;  ///< A tiles of a step
+  std::size_t apart_;      ///< bytes from the one panel to the other
   ManyOutputs<V> outputs_;
   Waiting waiting_{};
 };

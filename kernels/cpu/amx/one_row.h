@@ -60,7 +60,7 @@ class OneRow {
 
   /// x as tiles round it.
   void pack() {
-    W::pack(block_, 0, steps_, {base_, kTileRowBytes});
+    W::pack(block_, 0, steps_, {base_, kTileRowBytes}, 0);
     for (std::size_t i = 0; i < steps_ * kStepK; i += 16)
       V::store(x_ + i, V::load_bf16(base_ + i * 2));
   }
@@ -75,7 +75,7 @@ class OneRow {
     V::end_flushing(before);
     for (std::size_t p = 0; p < P; ++p) {
       const auto* sums = reinterpret_cast<const std::byte*>(sums_ + p * kPanel);
-      Linear<V>::finish(block_, 0, panel + p, W::outputs(block_, 0, panel + p, sums));
+      Linear<V>::finish(block_, 0, panel + p, W::outputs(block_, 0, panel + p, sums, 0));
     }
   }
 

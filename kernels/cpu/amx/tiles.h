@@ -51,9 +51,16 @@ bool comes_packed(const LinearBlock& block) {
   return block.rows_room != nullptr || block.x_halves != nullptr;
 }
 
-/// Of the tiles that a block's rows go to.
-template <class V>
+/// Whether all parts of a block's rows fit into one A tile: the second parts behind the first ones.
+template <class V, class W>
+bool fits_one_tile(const LinearBlock& block) {
+  return block.rows * W::kRowParts <= kTileHeight && !comes_packed<V>(block);
+}
+
+/// Of a block's A tiles.
+template <class V, class W>
 std::size_t tile_height(const LinearBlock& block) {
+  if (fits_one_tile<V, W>(block)) return block.rows * W::kRowParts;
   return block.rows < kTileHeight && !comes_packed<V>(block) ? block.rows : kTileHeight;
 }
 
@@ -75,7 +82,7 @@ class TileLinear {
   /// Rows that a block may have: as many as fit beside what else the second level of caches holds,
   /// whole pairs of tiles if it is more than one.
   static std::size_t most_rows(std::size_t k) {
-    const std::size_t row_bytes = Tiles::steps(k) * kTileRowBytes;
+    const std::size_t row_bytes = Tiles::steps(k) * W::kRowParts * kTileRowBytes;
     if (row_bytes * kMostTileRows <= kRowsBytes) return kMostTileRows;
     const std::size_t fit = kRowsBytes / row_bytes;
     return fit >= 2 * kTileHeight ? fit / (2 * kTileHeight) * (2 * kTileHeight)
@@ -92,40 +99,52 @@ class TileLinear {
   static constexpr std::size_t kRowsInParts = 256;
   static_assert(kRowsInParts / kTileHeight * kPartPanels * kTileBytes <= kRowsRoom,
                 "sums of all panels lie where rows would be packed");
+  /// A tiles that have sums between cuts of k: all, but fewer fit where there are several cuts.
+  static constexpr std::size_t kMostTiles = W::kRowParts * kMostTileRows / kTileHeight;
+  static constexpr std::size_t kMostCutTiles = kRowsBytes / ((kCutSteps + 1) * kTileBytes);
+  static constexpr std::size_t kSumsBytes =
+      (kMostTiles < kMostCutTiles ? kMostTiles : kMostCutTiles) * 2 * kTileBytes;
   /// Scratch: x, then the sums between cuts of k, the C tiles that become outputs next, the last B
-  /// tiles where panels end within them, and the B tiles of a cut that are made.
-  static constexpr std::size_t kSumsBytes = kMostTileRows / kTileHeight * 2 * kTileBytes;
+  /// tiles where panels end within them, and the B tiles of a cut where they are made.
   static constexpr std::size_t kSumsAt = kRowsRoom;
   static constexpr std::size_t kWaitingAt = kSumsAt + kSumsBytes;
   static constexpr std::size_t kTailAt = kWaitingAt + 4 * kTileBytes;
   static constexpr std::size_t kMadeAt = kTailAt + 2 * kTileBytes;
-  static_assert(kMadeAt + 2 * kCutSteps * kTileBytes <= kTilesRoom);
+  static constexpr std::size_t kMadeBytes =
+      W::kMadeOf == kTileBytes ? 0 : 2 * kCutSteps * kTileBytes;
+  static_assert(kMadeAt + kMadeBytes <= kTilesRoom);
 
   explicit TileLinear(const LinearBlock& block)
       : block_(block),
         steps_(Tiles::steps(block.k)),
-        height_(tile_height<V>(block)),
-        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight),
+        height_(tile_height<V, W>(block)),
+        row_tiles_((block.rows + kTileHeight - 1) / kTileHeight * W::kRowParts),
         last_count_(Tiles::last_count(block.k)),
         rows_(rows_room(block)),
         base_(reinterpret_cast<std::byte*>(block.scratch)) {}
 
-  /// Rows [begin, end) of x to [tiles of rows][steps][height][64 bytes], zeros behind k and behind
-  /// the last row.
+  /// Rows [begin, end) of x to [tiles of rows][parts][steps][height][64 bytes], or where they fit
+  /// one tile to [steps][parts][rows][64 bytes], zeros behind k and behind the last row.
   void pack(std::size_t begin, std::size_t end) {
     if constexpr (requires { &W::pack_tile; }) {
       if (block_.x_halves != nullptr) return pack_tiles(begin, end);
     }
+    const bool one = fits_one_tile<V, W>(block_);
+    const std::size_t rows = one ? block_.rows : height_;
     const std::size_t tile_bytes = height_ * kTileRowBytes;
-    if (end == block_.rows) end = row_tiles_ * height_;
+    const std::size_t part_bytes = one ? rows * kTileRowBytes : steps_ * tile_bytes;
+    if (end == block_.rows) end = (end + rows - 1) / rows * rows;
     for (std::size_t row = begin; row < end; ++row) {
       const TileLine<V> line{
-          rows_ + row / height_ * steps_ * tile_bytes + row % height_ * kTileRowBytes, tile_bytes};
+          rows_ + row / rows * W::kRowParts * steps_ * tile_bytes + row % rows * kTileRowBytes,
+          tile_bytes};
       if (row < block_.rows) {
-        W::pack(block_, row, steps_, line);
-      } else {
+        W::pack(block_, row, steps_, line, part_bytes);
+        continue;
+      }
+      for (std::size_t part = 0; part < W::kRowParts; ++part) {
         for (std::size_t step = 0; step < steps_; ++step)
-          __builtin_memset(line.at(step), 0, kTileRowBytes);
+          __builtin_memset(line.at(step) + part * part_bytes, 0, kTileRowBytes);
       }
     }
   }
@@ -211,8 +230,8 @@ class TileLinear {
 
   const LinearBlock& block_;
   std::size_t steps_;
-  std::size_t height_;  ///< of tiles of rows: 16, or the rows where they are fewer
-  std::size_t row_tiles_;
+  std::size_t height_;      ///< of tiles of rows: 16, or the rows where they are fewer
+  std::size_t row_tiles_;   ///< A tiles of a step
   std::size_t last_count_;  ///< k of the last step, where panels end within it; else 0
   std::byte* rows_;         ///< A tiles
   std::byte* base_;         ///< scratch

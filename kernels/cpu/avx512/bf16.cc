@@ -6,7 +6,6 @@
 #include "kernels/cpu/avx512/vnni.h"
 #include "kernels/cpu/simd/attention_by_rows.h"
 #include "kernels/cpu/simd/bf16.h"
-#include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/narrow_rows.h"
 #include "kernels/cpu/simd/short_linear.h"
 
@@ -79,11 +78,8 @@ void linear(const LinearBlock& block) {
     Linear<Avx512Bf16Vec>::run_tiles<PlainTile>(block);
   } else if (block.scheme == WeightScheme::kShortBf16) {
     ShortTile<Avx512Bf16Vec, PlainTile>::run(block);
-  } else if (block.scheme == WeightScheme::kInt8 &&
-             block.k <= FixedInt8Tile<Avx512Bf16Vec>::kMostK) {
-    Linear<Avx512Bf16Vec>::run_tiles<FixedInt8Tile<Avx512Bf16Vec>>(block);
   } else {
-    avx512_vnni_linear(block);
+    avx512_fixed_int8_linear(block);
   }
 }
 

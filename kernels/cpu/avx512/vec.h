@@ -213,48 +213,6 @@ struct Avx512Vec {
         _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
-  // Each byte alone in the upper end of its word, so that a conversion makes 2^24 times its value:
-  // fewer shifts, of which only one goes at a time. The exponents become smaller two by two; zero
-  // stays zero by saturation.
-  static void byte_pairs(Int v, Int* first, Int* second) {
-    const Int top = _mm512_set1_epi32(static_cast<int>(0xff000000U));
-    const Int one = _mm512_set4_epi32(0x0dffffff, 0x09ffffff, 0x05ffffff, 0x01ffffff);
-    const Int two = _mm512_set4_epi32(0x0effffff, 0x0affffff, 0x06ffffff, 0x02ffffff);
-    *first = top_pair(_mm512_slli_epi32(v, 24), _mm512_shuffle_epi8(v, one));
-    *second = top_pair(_mm512_shuffle_epi8(v, two), _mm512_and_si512(v, top));
-  }
-
-  static Int top_pair(Int low, Int high) {
-    const Int bits = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(low)), 16);
-    const Int both = _mm512_or_si512(bits, _mm512_castps_si512(_mm512_cvtepi32_ps(high)));
-    return _mm512_subs_epu16(both, _mm512_set1_epi16((24 + 104) << 7));
-  }
-
-  /// byte_pairs with AVX512-FP16, which every processor with tiles has: two words of 16 bits at a
-  /// time. f16 of 2^8 times a byte, three bits on, is bf16 but for what is said of the exponent,
-  /// 2^-112 times as large.
-  static void byte_pairs_by_halves(Int v, Int* first, Int* second) {
-    const Int one = _mm512_set4_epi32(static_cast<int>(0x0dff0cff),
-                                      static_cast<int>(0x09ff08ff),
-                                      static_cast<int>(0x05ff04ff),
-                                      static_cast<int>(0x01ff00ff));
-    const Int two = _mm512_set4_epi32(static_cast<int>(0x0fff0eff),
-                                      static_cast<int>(0x0bff0aff),
-                                      static_cast<int>(0x07ff06ff),
-                                      static_cast<int>(0x03ff02ff));
-    *first = half_pair(_mm512_shuffle_epi8(v, one));
-    *second = half_pair(_mm512_shuffle_epi8(v, two));
-  }
-
-  // Own assembly: a compiler that may use AVX512-FP16 does so anywhere in a file, also where tiles
-  // are emulated.
-  static Int half_pair(Int words) {
-    Int half;
-    __asm__("vcvtw2ph %1, %0" : "=v"(half) : "v"(words));
-    return _mm512_and_si512(_mm512_srai_epi16(half, 3),
-                            _mm512_set1_epi16(static_cast<short>(0x8fff)));
-  }
-
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 
   static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }

@@ -2,6 +2,7 @@
 // everything else as avx512.
 #include "kernels/cpu/avx512/vnni.h"
 
+#include "kernels/cpu/simd/fixed_int8.h"
 #include "kernels/cpu/simd/narrow_rows.h"
 
 namespace tandem::kernels::cpu {
@@ -20,6 +21,11 @@ void avx512_vnni_linear(const LinearBlock& block) {
   } else {
     avx512_kernels().linear(block);
   }
+}
+
+void avx512_fixed_int8_linear(const LinearBlock& block) {
+  if (block.scheme != WeightScheme::kInt8) return avx512_vnni_linear(block);
+  Linear<VnniVec>::run_tiles<FixedInt8Tile<VnniVec>>(block);
 }
 
 Kernels avx512_vnni_kernels() {

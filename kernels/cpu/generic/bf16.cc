@@ -47,8 +47,7 @@ struct EmulatedBf16Vec : GenericVec {
 void linear(const LinearBlock& block) {
   if (block.scheme == WeightScheme::kFloat && block.dtype == DType::kBf16) {
     Linear<EmulatedBf16Vec>::run_tiles<Bf16Tile<EmulatedBf16Vec>>(block);
-  } else if (block.scheme == WeightScheme::kInt8 &&
-             block.k <= FixedInt8Tile<EmulatedBf16Vec>::kMostK) {
+  } else if (block.scheme == WeightScheme::kInt8) {
     Linear<EmulatedBf16Vec>::run_tiles<FixedInt8Tile<EmulatedBf16Vec>>(block);
   } else {
     generic_kernels().linear(block);

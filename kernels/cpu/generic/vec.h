@@ -242,19 +242,6 @@ struct GenericVec {
     *second = each([&](int i) { return bf16_to_f32(bits[2 * i + 1]); });
   }
 
-  /// bf16 of 2^-104 times the signed bytes 0 and 1, and 2 and 3, of each word, the lower one low.
-  static void byte_pairs(const Int& v, Int* first, Int* second) {
-    const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value * 0x1p-104F); };
-    const auto pair = [&](const Vec& low, const Vec& high) {
-      Int out;
-      for (int i = 0; i < 16; ++i)
-        out.lane[i] = std::bit_cast<std::int32_t>(bits(low.lane[i]) >> 16 | bits(high.lane[i]));
-      return out;
-    };
-    *first = pair(byte_of<0>(v), byte_of<1>(v));
-    *second = pair(byte_of<2>(v), byte_of<3>(v));
-  }
-
   static Vec add(const Vec& a, const Vec& b) {
     return each([&](int i) { return a.lane[i] + b.lane[i]; });
   }

@@ -14,16 +14,61 @@
 
 namespace tandem::kernels::cpu {
 
+/// What values and sums are, of whatever multiplies bytes.
+template <class V>
+struct FixedInt8 {
+  using Vec = typename V::Vec;
+  using Int = typename V::Int;
+
+  /// Bytes as whole numbers: 256 upper + lower.
+  struct Parts {
+    Vec upper;
+    Vec lower;
+  };
+
+  /// Of values divided by their row's unit (Quantize::fixed_unit).
+  static inline __attribute__((always_inline)) Parts split(Vec in_units) {
+    const Vec fixed = whole(in_units);
+    // A quarter more, so that none lies in the middle: 128 is the next one's -128.
+    const Vec upper = whole(V::mul(V::add(fixed, V::broadcast(0.25F)), V::broadcast(0x1p-8F)));
+    return {upper, V::sub(fixed, V::mul(upper, V::broadcast(256.0F)))};
+  }
+
+  /// What a row's sums with `panel` stand for.
+  static inline __attribute__((always_inline)) Vec output(Int upper,
+                                                          Int lower,
+                                                          const std::byte* panel,
+                                                          float unit) {
+    return output(V::to_float(upper), V::to_float(lower), panel, unit);
+  }
+
+  static inline __attribute__((always_inline)) Vec output(Vec upper,
+                                                          Vec lower,
+                                                          const std::byte* panel,
+                                                          float unit) {
+    const Vec sum = V::fma(upper, V::broadcast(256.0F), lower);
+    const Vec scaled = V::mul(sum, V::load(reinterpret_cast<const float*>(panel)));
+    return V::mul(scaled, V::broadcast(unit));
+  }
+
+ private:
+  /// The nearest integer, even of two, of magnitudes below 2^22.
+  static inline __attribute__((always_inline)) Vec whole(Vec v) {
+    const Vec shift = V::broadcast(0x1.8p23F);
+    return V::sub(V::add(v, shift), shift);
+  }
+};
+
+/// As a tile of Linear.
 template <class V>
 struct FixedInt8Tile {
   using Vec = typename V::Vec;
   using Int = typename V::Int;
+  using Fixed = FixedInt8<V>;
 
   static constexpr bool kCuts = false;
   /// Each row has two chains.
   static constexpr std::size_t kStreamRows = 2;
-  /// Inputs of which sums of upper bytes stay below 2^31.
-  static constexpr std::size_t kMostK = kMaxByteInputs;
 
   /// Rows to bytes, four k to a word: [k / 4][upper, lower][rows of the tile]; what an integer of a
   /// row stands for behind them.
@@ -57,10 +102,10 @@ struct FixedInt8Tile {
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
-          out[r * P + p] = output(V::to_float(acc[r][p]),
-                                  V::to_float(acc[R + r][p]),
-                                  weight + static_cast<std::size_t>(p) * block.panel_bytes,
-                                  units[r]);
+          out[r * P + p] = Fixed::output(acc[r][p],
+                                         acc[R + r][p],
+                                         weight + static_cast<std::size_t>(p) * block.panel_bytes,
+                                         units[r]);
         }
       }
     } else {
@@ -74,8 +119,8 @@ struct FixedInt8Tile {
 #pragma GCC unroll 32
       for (int i = 0; i < R * P; ++i) {
         const std::byte* header = weight + static_cast<std::size_t>(i % P) * block.panel_bytes;
-        out[i] =
-            output(V::load(upper + i * 16), V::to_float(acc[i / P][i % P]), header, units[i / P]);
+        out[i] = Fixed::output(
+            V::load(upper + i * 16), V::to_float(acc[i / P][i % P]), header, units[i / P]);
       }
     }
   }
@@ -84,25 +129,16 @@ struct FixedInt8Tile {
   /// Vectors of sums that fit beside what they are made of.
   static constexpr int kSumsAtOnce = 24;
 
-  static inline __attribute__((always_inline)) Vec output(Vec upper,
-                                                          Vec lower,
-                                                          const std::byte* header,
-                                                          float unit) {
-    const Vec sum = V::fma(upper, V::broadcast(256.0F), lower);
-    const Vec scaled = V::mul(sum, V::load(reinterpret_cast<const float*>(header)));
-    return V::mul(scaled, V::broadcast(unit));
-  }
-
   /// 32 values from `at` on, zeros behind k, to words of four upper and of four lower bytes.
   static void split(const float* x, std::size_t at, std::size_t k, Vec per_unit, std::byte* line) {
     Vec upper[2];
     Vec lower[2];
 #pragma GCC unroll 2
     for (std::size_t i = 0; i < 2; ++i) {
-      const Vec fixed = whole(V::mul(Rows<V>::load_within(x, at + i * 16, k), per_unit));
-      // A quarter more, so that none lies in the middle: 128 is the next one's -128.
-      upper[i] = whole(V::mul(V::add(fixed, V::broadcast(0.25F)), V::broadcast(0x1p-8F)));
-      lower[i] = V::sub(fixed, V::mul(upper[i], V::broadcast(256.0F)));
+      const Vec values = Rows<V>::load_within(x, at + i * 16, k);
+      const typename Fixed::Parts parts = Fixed::split(V::mul(values, per_unit));
+      upper[i] = parts.upper;
+      lower[i] = parts.lower;
     }
     if constexpr (V::kOffsetBytes) {
       V::store_offset_pairs(line, upper[0], lower[0], upper[1], lower[1]);
@@ -118,12 +154,6 @@ struct FixedInt8Tile {
         __builtin_memcpy(line + word * 8 + 4, lower_bytes + word * 4, 4);
       }
     }
-  }
-
-  /// The nearest integer, even of two, of magnitudes below 2^22.
-  static Vec whole(Vec v) {
-    const Vec shift = V::broadcast(0x1.8p23F);
-    return V::sub(V::add(v, shift), shift);
   }
 };
 

@@ -89,7 +89,7 @@ struct LinearBlock {
   const std::byte* next;
   /// See ReadOrder.
   ReadOrder read_order = ReadOrder::kSideBySide;
-  /// [rows]: scales of rows that came packed as 8 bit; else null.
+  /// [rows]: scales of rows that came packed as integers; else null.
   const float* x_scales = nullptr;
   /// Rows that came as bf16 and are to be packed in place of x, for weights that take 8 bit as
   /// such; else null.
@@ -109,7 +109,10 @@ struct PackedPart {
   std::size_t k;
   std::size_t row;  ///< the first one's place there
   std::size_t column;
-  /// 8 bit: whole rows (column 0, k columns), whose scales go to [row...] here. Null: bf16.
+  /// Of the product.
+  WeightScheme scheme = WeightScheme::kFloat;
+  /// As 8 bit, for kInt8 as integers of 16 bits: whole rows (column 0, k columns), whose scales go
+  /// to [row...] here. Null: bf16.
   float* scales = nullptr;
 };
 
@@ -187,7 +190,8 @@ struct Kernels {
   /// Packs rows [begin, end) of a block, in whole tiles but for the last, into its rows_room.
   void (*pack_rows)(const LinearBlock&, std::size_t begin, std::size_t end) = nullptr;
   /// Whether rows of k may be packed before they come to a product with such a weight: as bf16,
-  /// and whole rows where they become bytes also as 8 bit. Null: never.
+  /// and whole rows where they become bytes also as 8 bit; for kInt8 whole rows only, as integers
+  /// of 16 bits. Null: never.
   bool (*takes_packed)(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) = nullptr;
   /// For takes_packed: as pack_rows does, or where packs_by_row row behind row. Rows that fill up
   /// the last tile are left as they are: rows do not meet.
@@ -233,5 +237,7 @@ const Kernels& avx512_kernels();
 /// avx512 with AVX512_VNNI where inputs become bytes: the same bits, sooner.
 Kernels avx512_vnni_kernels();
 void avx512_vnni_linear(const LinearBlock& block);
+/// The same, but kInt8 with inputs of 16 bits (fixed_int8.h): other bits.
+void avx512_fixed_int8_linear(const LinearBlock& block);
 
 }  // namespace tandem::kernels::cpu
