@@ -71,14 +71,17 @@ class SomeRows {
   /// Four places: the first panel, and bytes from it to the second place's and to the third one's;
   /// the fourth is as far from the third as the second from the first. Where outputs are of two
   /// weights, the first two are of gate and the others of up, or with kHalves the even ones of gate
-  /// and the odd ones of up.
+  /// and the odd ones of up. One A tile's places
+  /// go along runs of panels, see PanelAsks::run_length.
   struct Four {
     const std::byte* first;
     std::ptrdiff_t second;
     std::ptrdiff_t third;
     std::size_t panel;   ///< of outputs
-    std::size_t panels;  ///< of outputs, from there on; where they are few, some places are the
-                         ///< same. 0: nothing is left
+    std::size_t panels;  ///< of outputs, `step` from one to the next; where they are few, some
+                         ///< places are the same. 0: nothing is left
+    std::size_t step;
+    std::size_t left;  ///< of the run, behind these
   };
 
   /// Sums that become outputs.
@@ -118,6 +121,7 @@ class SomeRows {
   template <int M>
   void run_tiles() {
     configure();
+    in_runs_ = M == 1;  // with two and more it is 2 to 3 % slower
     bringing_ = four_at(block_.panel_begin);
     then_ = behind(bringing_);
     waiting_ = {.four = bringing_, .sums = nullptr, .row = block_.rows};
@@ -152,16 +156,20 @@ class SomeRows {
     tiles_.configure(config);
   }
 
-  /// The first ones of `panel` and those behind it.
+  /// The first ones of the runs from `panel` on.
   [[nodiscard]] Four four_at(std::size_t panel) const {
-    const auto next = static_cast<std::ptrdiff_t>(block_.panel_bytes);
     const std::size_t left = panel < block_.panel_end ? block_.panel_end - panel : 0;
     const std::size_t most = gated_ ? kPanels / 2 : kPanels;
+    const std::size_t step =
+        left < most || !in_runs_ ? 1 : PanelAsks<V>::run_length(block_, left / most);
+    const auto next = static_cast<std::ptrdiff_t>(step * block_.panel_bytes);
     Four four = {.first = PanelAsks<V>::panels_behind(block_, panel),
                  .second = left == 1 ? 0 : next,
                  .third = 2 * next,
                  .panel = panel,
-                 .panels = left < most ? left : most};
+                 .panels = left < most ? left : most,
+                 .step = step,
+                 .left = step - 1};
     if constexpr (kHalves) {
       if (gated_) four.second = static_cast<std::ptrdiff_t>(panels_apart(block_));
       four.third = 0;
@@ -175,7 +183,13 @@ class SomeRows {
     return four;
   }
 
-  [[nodiscard]] Four behind(const Four& four) const { return four_at(four.panel + four.panels); }
+  [[nodiscard]] Four behind(Four four) const {
+    if (four.left == 0) return four_at(four.panel + 1 + (four.panels - 1) * four.step);
+    four.first += block_.panel_bytes;
+    ++four.panel;
+    --four.left;
+    return four;
+  }
 
   /// Bytes from the first panel to that of place P.
   template <int P>
@@ -476,7 +490,7 @@ class SomeRows {
     const Four& four = waiting_.four;
     ask_outputs(row);
     for (std::size_t n = 0; n < four.panels; ++n) {
-      const std::size_t panel = four.panel + n;
+      const std::size_t panel = four.panel + n * four.step;
       const std::byte* gate = sums + n * kTileBytes;
       outputs_.set_gated(outputs_.at(row, panel),
                          panel,
@@ -487,10 +501,10 @@ class SomeRows {
 
   inline __attribute__((always_inline)) void settle_plain(std::size_t row, const std::byte* sums) {
     const Four& four = waiting_.four;
-    const bool simple = outputs_.simple(four.panel, four.panels);
+    const bool simple = outputs_.simple(four.panel + (four.panels - 1) * four.step, 1);
     if (simple) ask_outputs(row);
     for (std::size_t n = 0; n < four.panels; ++n) {
-      const std::size_t panel = four.panel + n;
+      const std::size_t panel = four.panel + n * four.step;
       // Of three panels the second one is there twice.
       const std::size_t at = four.panels == 3 && n == 2 ? 3 : n;
       const typename V::Vec sum = output(row, panel, sums + at * kTileBytes);
@@ -510,12 +524,14 @@ class SomeRows {
   /// For those of a row behind `row`, if there is one.
   inline __attribute__((always_inline)) void ask_outputs(std::size_t row) const {
     if (row + kOutputsAhead >= block_.rows) return;
-    for (std::size_t n = 0; n < waiting_.four.panels; ++n)
-      outputs_.ask(outputs_.at(row + kOutputsAhead, waiting_.four.panel + n));
+    const Four& four = waiting_.four;
+    for (std::size_t n = 0; n < four.panels; ++n)
+      outputs_.ask(outputs_.at(row + kOutputsAhead, four.panel + n * four.step));
   }
 
   const LinearBlock& block_;
   bool gated_;
+  bool in_runs_ = false;
   std::size_t steps_;
   std::size_t turns_;        ///< in each of which every place has a step
   std::size_t turn_rows_;    ///< outputs to make beside a turn

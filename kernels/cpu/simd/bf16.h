@@ -48,12 +48,12 @@ struct Bf16Tile {
       const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
     const std::byte* weight = block.weight + panel * block.panel_bytes;
     const auto ask = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
-      PanelAsks<V>::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+      PanelAsks<V>::template ask<R, P>(ahead, line, Linear<V>::apart(block), weight, at);
     };
     Vec acc[R][P];
     Linear<V>::template clear<R, P>(acc);
     PanelAsks<V>::template ask_rest<R, P>(ahead, block.panel_bytes);
-    add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, ask, acc);
+    add<R, P>(x_at<R>(block, row, 0), weight, Linear<V>::apart(block), block.k, ask, acc);
     Linear<V>::template put<R, P>(acc, out);
   }
 
@@ -74,7 +74,7 @@ struct Bf16Tile {
   template <int R, int P, class Ask>
   static inline __attribute__((always_inline)) void add(const std::uint32_t* x,
                                                         const std::byte* weight,
-                                                        std::size_t panel_bytes,
+                                                        std::size_t apart,
                                                         std::size_t k,
                                                         Ask ask,
                                                         Vec (&acc)[R][P]) {
@@ -82,7 +82,7 @@ struct Bf16Tile {
     for (std::size_t pair = 0; pair < pairs; ++pair) {
       ask(pair, pair * 64);
       Int w[P];
-      Linear<V>::load_panels(weight, pair * 64, panel_bytes, w);
+      Linear<V>::load_panels(weight, pair * 64, apart, w);
       add_line<R, P>(x + pair * R, w, acc);
     }
   }

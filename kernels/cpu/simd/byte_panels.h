@@ -27,9 +27,9 @@ struct PanelBytes {
     const std::size_t words = (block.k + 3) / 4;
     for (std::size_t word = 0; word < words; ++word) {
       const std::size_t at = kByteHeaderBytes + word * 64;
-      PanelAsks<V>::template ask<R, P>(ahead, word, block.panel_bytes, weight, at);
+      PanelAsks<V>::template ask<R, P>(ahead, word, Linear<V>::apart(block), weight, at);
       Int w[P];
-      Linear<V>::load_panels(weight, at, block.panel_bytes, w);
+      Linear<V>::load_panels(weight, at, Linear<V>::apart(block), w);
       fn(word, w);
     }
   }
@@ -71,7 +71,8 @@ struct PanelNibbles {
           for (int p = 0; p < P; ++p) {
             Int step;
             Int offset;
-            V::load_affine(from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+            V::load_affine(
+                from + static_cast<std::size_t>(p) * Linear<V>::apart(block), &step, &offset);
             V::int_store(affine[2 * p], step);
             V::int_store(affine[2 * p + 1], offset);
           }
@@ -144,7 +145,7 @@ struct PanelNibbles {
             Int step;
             Int offset;
             V::load_affine_words(
-                from + static_cast<std::size_t>(p) * block.panel_bytes, &step, &offset);
+                from + static_cast<std::size_t>(p) * Linear<V>::apart(block), &step, &offset);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r)
               acc[r][p] = V::add_affine(acc[r][p], step, sums[0][r][p], offset, x_sums[0][r]);
@@ -176,18 +177,22 @@ struct PanelNibbles {
       begin_group(affine);
       const std::size_t first = group * kGroupLines;
       if (group % kInt4HeaderGroups == 0) {
-        PanelAsks<V>::template ask_header<R, P>(
-            ahead, lines + group / kInt4HeaderGroups, block.panel_bytes, weight, affine_at(group));
+        PanelAsks<V>::template ask_header<R, P>(ahead,
+                                                lines + group / kInt4HeaderGroups,
+                                                Linear<V>::apart(block),
+                                                weight,
+                                                affine_at(group));
       }
       const std::size_t begin = at(group * kInt4Group);
       for (std::size_t line = 0; line < kGroupLines; ++line) {
         const std::size_t word = (first + line) * 2;
         if (word >= words) break;
         const std::size_t here = begin + line * 64;
-        PanelAsks<V>::template ask<R, P>(ahead, first + line, block.panel_bytes, weight, here);
+        PanelAsks<V>::template ask<R, P>(
+            ahead, first + line, Linear<V>::apart(block), weight, here);
         Int raw[P];
         Int nibbles[P];
-        Linear<V>::load_panels(weight, here, block.panel_bytes, raw);
+        Linear<V>::load_panels(weight, here, Linear<V>::apart(block), raw);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p)
           nibbles[p] = V::low_nibbles(raw[p]);

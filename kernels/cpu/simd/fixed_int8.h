@@ -102,10 +102,11 @@ struct FixedInt8Tile {
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) {
-          out[r * P + p] = Fixed::output(acc[r][p],
-                                         acc[R + r][p],
-                                         weight + static_cast<std::size_t>(p) * block.panel_bytes,
-                                         units[r]);
+          out[r * P + p] =
+              Fixed::output(acc[r][p],
+                            acc[R + r][p],
+                            weight + static_cast<std::size_t>(p) * Linear<V>::apart(block),
+                            units[r]);
         }
       }
     } else {
@@ -118,7 +119,8 @@ struct FixedInt8Tile {
       Bytes::template products<R, P, 2 * R>(block, x + R, weight, ahead, acc);
 #pragma GCC unroll 32
       for (int i = 0; i < R * P; ++i) {
-        const std::byte* header = weight + static_cast<std::size_t>(i % P) * block.panel_bytes;
+        const std::byte* header =
+            weight + static_cast<std::size_t>(i % P) * Linear<V>::apart(block);
         out[i] = Fixed::output(
             V::load(upper + i * 16), V::to_float(acc[i / P][i % P]), header, units[i / P]);
       }

@@ -21,15 +21,20 @@ struct Linear {
   using Vec = typename V::Vec;
   using Asks = PanelAsks<V>;
 
+  /// Bytes from one panel that is multiplied beside others to the next.
+  static std::size_t apart(const LinearBlock& block) {
+    return block.panel_step * block.panel_bytes;
+  }
+
   /// What lies `at` bytes from where each of P panels begins.
   template <int P>
   static inline __attribute__((always_inline)) void load_panels(const std::byte* weight,
                                                                 std::size_t at,
-                                                                std::size_t panel_bytes,
+                                                                std::size_t apart,
                                                                 typename V::Int (&raw)[P]) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p)
-      raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * panel_bytes);
+      raw[p] = V::int_load(weight + at + static_cast<std::size_t>(p) * apart);
   }
 
   /// acc to sums[r * P + p].
@@ -122,7 +127,7 @@ struct Linear {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
-        fn(r * P + p, y + p * kPanel);
+        fn(r * P + p, y + static_cast<std::size_t>(p) * block.panel_step * kPanel);
       y += block.y_stride;
     }
   }
@@ -145,7 +150,8 @@ struct Linear {
                                                                 const Vec* sums) {
     // Most tiles, without questions for each sum.
     const bool plain = block.row_scale == nullptr && block.bias == nullptr &&
-                       block.y_rows == nullptr && (panel + P) * kPanel <= block.n;
+                       block.y_rows == nullptr &&
+                       (panel + (P - 1) * block.panel_step + 1) * kPanel <= block.n;
     if (plain && block.accumulate) {
       return for_outputs<R, P>(
           block, row, panel, [&](int i, float* to) __attribute__((always_inline)) {
@@ -162,7 +168,7 @@ struct Linear {
       for (int p = 0; p < P; ++p) {
         finish(block,
                row + static_cast<std::size_t>(r),
-               panel + static_cast<std::size_t>(p),
+               panel + static_cast<std::size_t>(p) * block.panel_step,
                sums[r * P + p]);
       }
     }
@@ -224,7 +230,8 @@ struct Linear {
       with_rows(rows, [&]<int R>() {
         if constexpr (R <= Asks::kFewRows) {
           if (!Asks::template next_in_order<P>(block))
-            return run_tile<T, R, P>(block, row, panel, typename Asks::AheadInPanels{});
+            return run_tile<T, R, P>(
+                block, row, panel, Asks::template ahead_in_panels<P>(block, true));
         }
         run_tile<T, R, P>(
             block, row, panel, Asks::template ahead_of<P>(block, panel, group, groups));
@@ -350,11 +357,17 @@ struct Linear {
       if (block.read_order == ReadOrder::kNextTile)
         return run_one_by_one<T, R>(block, panel, InPanels{});
     }
-    for (; panel + P <= block.panel_end; panel += P) {
-      if (Asks::template next_in_order<P>(block)) {
+    if (Asks::template next_in_order<P>(block)) {
+      for (; panel + P <= block.panel_end; panel += P)
         run_tile<T, R, P>(block, 0, panel, Asks::template ahead_of<P>(block, panel, 0, 1));
-      } else {
-        run_tile<T, R, P>(block, 0, panel, InPanels{});
+      return panel;
+    }
+    LinearBlock runs = block;
+    for (; panel + P <= block.panel_end; panel += P * runs.panel_step) {
+      runs.panel_step = Asks::run_length(block, (block.panel_end - panel) / P);
+      for (std::size_t i = 0; i < runs.panel_step; ++i) {
+        run_tile<T, R, P>(
+            runs, 0, panel + i, Asks::template ahead_in_panels<P>(runs, i + 1 == runs.panel_step));
       }
     }
     return panel;
@@ -439,12 +452,12 @@ struct Linear {
         const LinearBlock& block, std::size_t row, std::size_t panel, const A& ahead, Vec* out) {
       const std::byte* weight = block.weight + panel * block.panel_bytes;
       const auto asked = [&](std::size_t line, std::size_t at) __attribute__((always_inline)) {
-        Asks::template ask<R, P>(ahead, line, block.panel_bytes, weight, at);
+        Asks::template ask<R, P>(ahead, line, apart(block), weight, at);
       };
       Vec acc[R][P];
       clear<R, P>(acc);
       Asks::template ask_rest<R, P>(ahead, block.panel_bytes);
-      add<R, P>(x_at<R>(block, row, 0), weight, block.panel_bytes, block.k, asked, acc);
+      add<R, P>(x_at<R>(block, row, 0), weight, apart(block), block.k, asked, acc);
       put<R, P>(acc, out);
     }
 
@@ -453,7 +466,7 @@ struct Linear {
     template <int R, int P, class Ask>
     static inline __attribute__((always_inline)) void add(const float* x,
                                                           const std::byte* weight,
-                                                          std::size_t panel_bytes,
+                                                          std::size_t apart,
                                                           std::size_t k,
                                                           Ask ask,
                                                           Vec (&acc)[R][P]) {
@@ -469,37 +482,35 @@ struct Linear {
               Vec first;
               Vec second;
               V::load_pairs(
-                  weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64, &first, &second);
+                  weight + static_cast<std::size_t>(p) * apart + pair * 64, &first, &second);
               acc[0][p] = V::fma(even, first, acc[0][p]);
               acc[0][p] = V::fma(odd, second, acc[0][p]);
             }
           } else if constexpr (kHalfLines) {
             const std::byte* line = weight + pair * 64;
-            add_half<false>(x + 2 * pair * R, line, panel_bytes, acc);
-            add_half<true>(x + (2 * pair + 1) * R, line, panel_bytes, acc);
+            add_half<false>(x + 2 * pair * R, line, apart, acc);
+            add_half<true>(x + (2 * pair + 1) * R, line, apart, acc);
           } else {
             Vec first[P];
             Vec second[P];
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p) {
-              V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + pair * 64,
-                            &first[p],
-                            &second[p]);
+              V::load_pairs(
+                  weight + static_cast<std::size_t>(p) * apart + pair * 64, &first[p], &second[p]);
             }
             step<R, P>(x + 2 * pair * R, first, acc);
             step<R, P>(x + (2 * pair + 1) * R, second, acc);
           }
         }
         if constexpr (kHalfLines) {
-          if (k % 2 != 0) add_half<false>(x + (k - 1) * R, weight + k / 2 * 64, panel_bytes, acc);
+          if (k % 2 != 0) add_half<false>(x + (k - 1) * R, weight + k / 2 * 64, apart, acc);
         } else if (k % 2 != 0) {
           Vec first[P];
           Vec second[P];
 #pragma GCC unroll 8
           for (int p = 0; p < P; ++p) {
-            V::load_pairs(weight + static_cast<std::size_t>(p) * panel_bytes + k / 2 * 64,
-                          &first[p],
-                          &second[p]);
+            V::load_pairs(
+                weight + static_cast<std::size_t>(p) * apart + k / 2 * 64, &first[p], &second[p]);
           }
           step<R, P>(x + (k - 1) * R, first, acc);
         }
@@ -510,8 +521,7 @@ struct Linear {
           Vec w[P];
 #pragma GCC unroll 8
           for (int p = 0; p < P; ++p) {
-            const std::byte* from =
-                weight + static_cast<std::size_t>(p) * panel_bytes + i * kRowBytes;
+            const std::byte* from = weight + static_cast<std::size_t>(p) * apart + i * kRowBytes;
             w[p] = Rows<V>::template load_as<D>(from);
           }
           step<R, P>(x + i * R, w, acc);
@@ -529,10 +539,10 @@ struct Linear {
     template <bool kSecond, int R, int P>
     static inline __attribute__((always_inline)) void add_half(const float* x,
                                                                const std::byte* line,
-                                                               std::size_t panel_bytes,
+                                                               std::size_t apart,
                                                                Vec (&acc)[R][P]) {
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p, line += panel_bytes) {
+      for (int p = 0; p < P; ++p, line += apart) {
         Vec w;
         if constexpr (kSecond) {
           V::load_second(line, &w);

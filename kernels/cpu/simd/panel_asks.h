@@ -29,9 +29,12 @@ struct PanelAsks {
     std::size_t panel_step;
   };
 
-  /// Few rows ask further on in each panel, or in the one that takes its place in the next tile,
-  /// unless next_in_order().
-  struct AheadInPanels {};
+  /// Few rows ask further on in each panel and the one behind it, or, from `jump_at` bytes of it
+  /// on, so many bytes further in the one that takes its place, unless next_in_order().
+  struct AheadInPanels {
+    std::size_t jump_at = 0;
+    std::size_t jump = 0;
+  };
 
   /// One panel after the other, which the processor foresees by itself.
   struct Nothing {};
@@ -42,20 +45,37 @@ struct PanelAsks {
     return block.read_order == ReadOrder::kNextTile && P * block.panel_bytes <= kPanelsBytesMost;
   }
 
-  /// How far ahead of byte `at` of P panels that is.
-  template <int P>
-  static inline __attribute__((always_inline)) std::size_t bytes_ahead(std::size_t at,
-                                                                       std::size_t panel_bytes) {
-    const bool ends = at + kAheadBytes<P> >= panel_bytes;
-    return kAheadBytes<P> + (ends ? (P - 1) * panel_bytes : 0);
+  /// Panels that follow each other in memory in each of the places that are read side by side, of
+  /// `most`. Memory is slow along the first 4 to 8 KiB of a run, and fastest along runs of some 32
+  /// KiB that lie near each other (docs/kernels.md).
+  static std::size_t run_length(const LinearBlock& block, std::size_t most) {
+    constexpr std::size_t kRunBytes = 32 * 1024;
+    const std::size_t wanted = (kRunBytes + block.panel_bytes / 2) / block.panel_bytes;
+    return wanted < 1 ? 1 : wanted < most ? wanted : most;
   }
 
-  /// For line number `line` of P panels, the first of which begins at `weight`; the line is `at`
-  /// bytes from there.
+  /// Of P panels in runs; `last`: of those.
+  template <int P>
+  static AheadInPanels ahead_in_panels(const LinearBlock& block, bool last) {
+    if (!last) return {};
+    const std::size_t ahead = kAheadBytes<P>;
+    return {.jump_at = block.panel_bytes > ahead ? block.panel_bytes - ahead : 0,
+            .jump = (P - 1) * block.panel_step * block.panel_bytes};
+  }
+
+  /// How far ahead of byte `at` of P panels that is.
+  template <int P>
+  static inline __attribute__((always_inline)) std::size_t bytes_ahead(const AheadInPanels& ahead,
+                                                                       std::size_t at) {
+    return kAheadBytes<P> + (at >= ahead.jump_at ? ahead.jump : 0);
+  }
+
+  /// For line number `line` of P panels, the first of which begins at `weight` and the others
+  /// `apart` bytes from each other; the line is `at` bytes from there.
   template <int R, int P>
   static inline __attribute__((always_inline)) void ask(const Ahead& ahead,
                                                         std::size_t line,
-                                                        std::size_t /*panel_bytes*/,
+                                                        std::size_t /*apart*/,
                                                         const std::byte* /*weight*/,
                                                         std::size_t /*at*/) {
     const std::byte* from = ahead.from + line * ahead.line_step;
@@ -71,21 +91,21 @@ struct PanelAsks {
   }
 
   template <int R, int P>
-  static inline __attribute__((always_inline)) void ask(const AheadInPanels& /*ahead*/,
+  static inline __attribute__((always_inline)) void ask(const AheadInPanels& ahead,
                                                         std::size_t /*line*/,
-                                                        std::size_t panel_bytes,
+                                                        std::size_t apart,
                                                         const std::byte* weight,
                                                         std::size_t at) {
-    const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
+    const std::byte* own = weight + at + bytes_ahead<P>(ahead, at);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p)
-      __builtin_prefetch(own + static_cast<std::size_t>(p) * panel_bytes, 0, 2);
+      __builtin_prefetch(own + static_cast<std::size_t>(p) * apart, 0, 2);
   }
 
   template <int R, int P>
   static inline __attribute__((always_inline)) void ask(const Nothing& /*ahead*/,
                                                         std::size_t /*line*/,
-                                                        std::size_t /*panel_bytes*/,
+                                                        std::size_t /*apart*/,
                                                         const std::byte* /*weight*/,
                                                         std::size_t /*at*/) {}
 
@@ -95,30 +115,30 @@ struct PanelAsks {
   template <int R, int P>
   static inline __attribute__((always_inline)) void ask_header(const Ahead& ahead,
                                                                std::size_t line,
-                                                               std::size_t panel_bytes,
+                                                               std::size_t apart,
                                                                const std::byte* weight,
                                                                std::size_t at) {
-    if constexpr (R <= kFewRows) ask<R, P>(ahead, line, panel_bytes, weight, at);
+    if constexpr (R <= kFewRows) ask<R, P>(ahead, line, apart, weight, at);
   }
 
   template <int R, int P>
-  static inline __attribute__((always_inline)) void ask_header(const AheadInPanels& /*ahead*/,
+  static inline __attribute__((always_inline)) void ask_header(const AheadInPanels& ahead,
                                                                std::size_t /*line*/,
-                                                               std::size_t panel_bytes,
+                                                               std::size_t apart,
                                                                const std::byte* weight,
                                                                std::size_t at) {
     if constexpr (R <= kFewRows) {
-      const std::byte* own = weight + at + bytes_ahead<P>(at, panel_bytes);
+      const std::byte* own = weight + at + bytes_ahead<P>(ahead, at);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p)
-        __builtin_prefetch(own + static_cast<std::size_t>(p) * panel_bytes);
+        __builtin_prefetch(own + static_cast<std::size_t>(p) * apart);
     }
   }
 
   template <int R, int P>
   static inline __attribute__((always_inline)) void ask_header(const Nothing& /*ahead*/,
                                                                std::size_t /*line*/,
-                                                               std::size_t /*panel_bytes*/,
+                                                               std::size_t /*apart*/,
                                                                const std::byte* /*weight*/,
                                                                std::size_t /*at*/) {}
 

@@ -315,8 +315,8 @@ struct Int8Tile {
     for (std::size_t quad = 0; quad < quads; ++quad) {
       Int raw[P];
       const std::size_t at = kByteHeaderBytes + quad * 64;
-      PanelAsks<V>::template ask<R, P>(ahead, quad, block.panel_bytes, weight, at);
-      Linear<V>::load_panels(weight, at, block.panel_bytes, raw);
+      PanelAsks<V>::template ask<R, P>(ahead, quad, Linear<V>::apart(block), weight, at);
+      Linear<V>::load_panels(weight, at, Linear<V>::apart(block), raw);
       step<0, R, P>(x + 4 * quad * R, raw, acc);
       step<1, R, P>(x + (4 * quad + 1) * R, raw, acc);
       step<2, R, P>(x + (4 * quad + 2) * R, raw, acc);
@@ -324,7 +324,7 @@ struct Int8Tile {
     }
     if (block.k % 4 != 0) {
       Int raw[P];
-      Linear<V>::load_panels(weight, kByteHeaderBytes + quads * 64, block.panel_bytes, raw);
+      Linear<V>::load_panels(weight, kByteHeaderBytes + quads * 64, Linear<V>::apart(block), raw);
       const float* rest = x + 4 * quads * R;
       step<0, R, P>(rest, raw, acc);
       if (block.k % 4 > 1) step<1, R, P>(rest + R, raw, acc);
@@ -332,8 +332,8 @@ struct Int8Tile {
     }
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      const Vec scale = V::load(
-          reinterpret_cast<const float*>(weight + static_cast<std::size_t>(p) * block.panel_bytes));
+      const Vec scale = V::load(reinterpret_cast<const float*>(
+          weight + static_cast<std::size_t>(p) * Linear<V>::apart(block)));
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
         out[r * P + p] = V::mul(acc[r][p], scale);
@@ -472,7 +472,7 @@ struct ByteTile {
     products<R, P, R>(block, x, weight, ahead, acc);
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      const std::byte* own = weight + static_cast<std::size_t>(p) * block.panel_bytes;
+      const std::byte* own = weight + static_cast<std::size_t>(p) * Linear<V>::apart(block);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
         out[r * P + p] = output(block, row + static_cast<std::size_t>(r), own, acc[r][p]);
@@ -504,7 +504,7 @@ struct ByteTile {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
       // Bytes of x that carry + 128 count 128 * sum of weights too much.
-      const std::byte* header = weight + static_cast<std::size_t>(p) * block.panel_bytes;
+      const std::byte* header = weight + static_cast<std::size_t>(p) * Linear<V>::apart(block);
       const Int start = V::kOffsetBytes ? V::int_negate(V::int_load(header + 64)) : V::int_zero();
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)

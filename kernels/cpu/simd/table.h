@@ -89,6 +89,8 @@ struct LinearBlock {
   const std::byte* next;
   /// See ReadOrder.
   ReadOrder read_order = ReadOrder::kSideBySide;
+  /// From one panel that is multiplied beside others to the next, see PanelAsks::run_length.
+  std::size_t panel_step = 1;
   /// [rows]: scales of rows that came packed as integers; else null.
   const float* x_scales = nullptr;
   /// Rows that came as bf16 and are to be packed in place of x, for weights that take 8 bit as
