@@ -91,6 +91,58 @@ TEST(PanelAsks, TheNextTileIsAskedForWhole) {
   expect_all_of_the_next_tile<4>();
 }
 
+/// How often few rows ask for each line behind the first ones of their runs, as run_narrow goes
+/// through `panels` panels P at a time.
+template <int P>
+std::vector<int> asked_in_runs(std::size_t panel_bytes, std::size_t panels) {
+  LinearBlock block{};
+  block.panel_bytes = panel_bytes;
+  std::vector<int> asked(2 * panels * panel_bytes / 64, 0);
+  for (std::size_t panel = 0; panel + P <= panels; panel += P * block.panel_step) {
+    block.panel_step = Asks::run_length(block, (panels - panel) / P);
+    for (std::size_t i = 0; i < block.panel_step; ++i) {
+      const auto ahead = Asks::ahead_in_panels<P>(block, i + 1 == block.panel_step);
+      for (std::size_t at = 0; at < panel_bytes; at += 64) {
+        for (std::size_t p = 0; p < P; ++p) {
+          const std::size_t own = (panel + i + p * block.panel_step) * panel_bytes;
+          ++asked[(own + at + Asks::bytes_ahead<P>(ahead, at)) / 64];
+        }
+      }
+    }
+  }
+  return asked;
+}
+
+TEST(PanelAsks, RunsAreAskedForWholeAndOnce) {
+  constexpr std::size_t kAhead = Asks::kAheadBytes<4>;
+  for (const std::size_t panel_bytes : {40 * 64UL, 132 * 64UL, 264 * 64UL, 600 * 64UL}) {
+    LinearBlock block{};
+    block.panel_bytes = panel_bytes;
+    const std::size_t step = Asks::run_length(block, 1000);
+    const std::size_t tile = 4 * step;
+    SCOPED_TRACE(std::to_string(panel_bytes) + " bytes, runs of " + std::to_string(step));
+    // Two tiles of runs: what the first one's ends ask for is the second one's beginnings.
+    const std::vector<int> asked = asked_in_runs<4>(panel_bytes, 2 * tile);
+    for (std::size_t line = 0; line < 2 * tile * panel_bytes / 64; ++line) {
+      const std::size_t in_run = line * 64 % (step * panel_bytes);
+      const bool first = line * 64 < tile * panel_bytes && in_run < kAhead;
+      ASSERT_EQ(asked[line], first ? 0 : 1) << line;
+    }
+  }
+}
+
+TEST(PanelAsks, RunsAreSome32KiBWhereThereAreSoManyPanels) {
+  LinearBlock block{};
+  block.panel_bytes = 8448;
+  EXPECT_EQ(Asks::run_length(block, 100), 4U);
+  EXPECT_EQ(Asks::run_length(block, 3), 3U);
+  EXPECT_EQ(Asks::run_length(block, 1), 1U);
+  block.panel_bytes = 16512;
+  EXPECT_EQ(Asks::run_length(block, 100), 2U);
+  block.panel_bytes = 1 << 20;
+  EXPECT_EQ(Asks::run_length(block, 100), 1U);
+}
+
 TEST(PanelAsks, OneGroupAsksInTheOrderOfMemory) {
   LinearBlock block{};
   const std::vector<std::byte> memory(8 * kPanelBytes);
