@@ -71,8 +71,8 @@ class SomeRows {
   /// Four places: the first panel, and bytes from it to the second place's and to the third one's;
   /// the fourth is as far from the third as the second from the first. Where outputs are of two
   /// weights, the first two are of gate and the others of up, or with kHalves the even ones of gate
-  /// and the odd ones of up. One A tile's places
-  /// go along runs of panels, see PanelAsks::run_length.
+  /// and the odd ones of up. One A tile's places go along runs of panels, see
+  /// PanelAsks::run_length.
   struct Four {
     const std::byte* first;
     std::ptrdiff_t second;
@@ -80,8 +80,8 @@ class SomeRows {
     std::size_t panel;   ///< of outputs
     std::size_t panels;  ///< of outputs, `step` from one to the next; where they are few, some
                          ///< places are the same. 0: nothing is left
-    std::size_t step;
-    std::size_t left;  ///< of the run, behind these
+    std::size_t step;    ///< 1, or panels of a run
+    std::size_t left;    ///< of the run, behind these
   };
 
   /// Sums that become outputs.
