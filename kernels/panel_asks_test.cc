@@ -141,6 +141,11 @@ TEST(PanelAsks, RunsAreSome32KiBWhereThereAreSoManyPanels) {
   EXPECT_EQ(Asks::run_length(block, 100), 2U);
   block.panel_bytes = 1 << 20;
   EXPECT_EQ(Asks::run_length(block, 100), 1U);
+  block.panel_bytes = 8448;
+  for (const ReadOrder order : {ReadOrder::kNextTile, ReadOrder::kOneStream}) {
+    block.read_order = order;
+    EXPECT_EQ(Asks::run_length(block, 100), 1U) << "as that order has it";
+  }
 }
 
 TEST(PanelAsks, OneGroupAsksInTheOrderOfMemory) {

@@ -97,10 +97,10 @@ void describe(ModelOptions& o, Describe& visit) {
          .section = kDebug,
          .tier = 2,
          .scope = "quantization",
-         .help = "Quantizes weights while loading. int8wo: 8 bit per output, inputs stay float. "
-                 "int4wo-128: 4 bit in groups of 128; products make 8 bit of their inputs per "
-                 "token, which changes answers less than 4 bit do. Both: the head, too; embeddings "
-                 "stay float. Excludes --quantization; prefill and decode must agree."});
+         .help = "Quantizes weights while loading. int8wo: 8 bit per output, inputs keep 16 bit or "
+                 "more. int4wo-128: 4 bit in groups of 128; products make 8 bit of their inputs "
+                 "per token, which changes answers less than 4 bit do. Both: the head, too; "
+                 "embeddings stay float. Excludes --quantization; prefill and decode must agree."});
   visit(o.json_model_override_args,
         {.name = "json-model-override-args",
          .type = "json",

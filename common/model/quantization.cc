@@ -43,15 +43,15 @@ Status check_quantization(Quantization quantization, const ModelConfig& config) 
                         {"intermediate_size", config.intermediate_size},
                         {"moe_intermediate_size", config.experts.intermediate_size}};
   const kernels::WeightFormat layers = weight_format(quantization, kernels::DType::kF32);
-  const bool bytes = layers.scheme != kernels::WeightScheme::kFloat;
-  const auto most = static_cast<std::int64_t>(bytes ? kernels::kMaxByteInputs : kernels::kMaxK);
+  const bool quantized = kernels::is_quantized(layers.scheme);
+  const auto most = static_cast<std::int64_t>(quantized ? kernels::kMaxByteInputs : kernels::kMaxK);
   for (const Size& size : sizes) {
     if (size.value <= most) continue;
     return unimplemented(
         fmt::format("{}: is {}, {}products take up to {}",
                     size.name,
                     size.value,
-                    bytes ? fmt::format("{} ", quantization_name(quantization)) : "",
+                    quantized ? fmt::format("{} ", quantization_name(quantization)) : "",
                     most));
   }
   return {};

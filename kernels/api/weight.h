@@ -56,6 +56,10 @@ constexpr bool rounds_to_bytes(WeightScheme scheme) {
   return scheme == WeightScheme::kInt8Dynamic || scheme == WeightScheme::kInt4Group128;
 }
 
+constexpr bool is_quantized(WeightScheme scheme) {
+  return rounds_to_bytes(scheme) || scheme == WeightScheme::kInt8;
+}
+
 /// Inputs (k) that share one step and offset in kInt4Group128; the last group may be shorter.
 inline constexpr std::size_t kInt4Group = 128;
 

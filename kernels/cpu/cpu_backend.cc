@@ -125,22 +125,22 @@ bool come_as_halves(const cpu::Kernels& kernels, const PackedWeight& weight, boo
   return rounds_to_bytes(weight.scheme()) ? !whole_rows : kernels.packs_by_row;
 }
 
-// Whether whole rows that are packed for such a weight are integers, with a scale each.
-bool packs_scales(WeightFormat weight) {
-  return rounds_to_bytes(weight.scheme) || weight.scheme == WeightScheme::kInt8;
+// Bytes that a value takes in whole rows that are packed for such a weight.
+std::size_t packed_value_bytes(WeightFormat weight) {
+  return rounds_to_bytes(weight.scheme) ? 1 : 2;
 }
 
 // Where a row, on tiles the first of one, of rows begins that are packed for such a weight.
 template <class Byte>
 Byte* packed_row(Byte* rows, std::size_t row, std::size_t k, WeightFormat weight) {
   if (rows == nullptr) return nullptr;
-  return rows + row * k * (rounds_to_bytes(weight.scheme) ? 1 : dtype_bytes(DType::kBf16));
+  return rows + row * k * packed_value_bytes(weight);
 }
 
 // Scales of so many rows that are packed as integers: behind them. Else null.
 template <class Float, class Byte>
 Float* packed_scales(Byte* packed, std::size_t rows, std::size_t k, WeightFormat weight) {
-  if (packed == nullptr || !packs_scales(weight)) return nullptr;
+  if (packed == nullptr || !is_quantized(weight.scheme)) return nullptr;
   return reinterpret_cast<Float*>(
       packed_row(packed, cpu::round_up(rows, cpu::kPackedRows), k, weight));
 }
@@ -336,10 +336,9 @@ std::size_t CpuBackend::packed_rows_bytes(std::size_t rows,
 std::size_t CpuBackend::packed_whole_rows_bytes(std::size_t rows,
                                                 std::size_t k,
                                                 WeightFormat weight) const {
-  if (!packs_scales(weight)) return packed_rows_bytes(rows, k, weight);
+  if (!is_quantized(weight.scheme)) return packed_rows_bytes(rows, k, weight);
   if (!takes_packed(kernels_, rows, k, weight)) return 0;
-  const std::size_t row_bytes = rounds_to_bytes(weight.scheme) ? k : 2 * k;
-  return cpu::round_up(rows, cpu::kPackedRows) * (row_bytes + sizeof(float));
+  return cpu::round_up(rows, cpu::kPackedRows) * (k * packed_value_bytes(weight) + sizeof(float));
 }
 
 void CpuBackend::embedding(const EmbeddingArgs& args, ThreadPool& pool) const {

@@ -282,7 +282,7 @@ struct AmxLinear {
       if (!run_one_row<ShortBf16Kind>(block)) run_tiles<ShortBf16Kind>(block);
       return true;
     }
-    if (block.scheme == WeightScheme::kFloat) return false;
+    if (!is_quantized(block.scheme)) return false;
     if (block.rows <= ByteKind<V, T>::kVnniRows && !comes_packed<V>(block)) return false;
     if (block.scheme == WeightScheme::kInt8Dynamic) {
       run_tiles<Int8DynamicKind>(block);
@@ -304,7 +304,7 @@ struct AmxLinear {
   static bool takes_gated(std::size_t rows, WeightScheme scheme, DType dtype) {
     if (shares_rows(rows, scheme, dtype)) return true;
     if (holds_bf16(scheme, dtype)) return rows > 1;
-    return scheme != WeightScheme::kFloat && rows > ByteKind<V, T>::kVnniRows;
+    return is_quantized(scheme) && rows > ByteKind<V, T>::kVnniRows;
   }
 
   /// See Kernels.
@@ -323,7 +323,7 @@ struct AmxLinear {
 
   /// See Kernels. A single tile of rows is packed by each worker for itself, in its own caches.
   static bool takes_packed(std::size_t rows, std::size_t k, WeightScheme scheme, DType dtype) {
-    const bool bytes = scheme != WeightScheme::kFloat && scheme != WeightScheme::kShortBf16;
+    const bool bytes = is_quantized(scheme);
     if (rows <= kTileHeight || k == 0) return false;
     if (!bytes && !holds_bf16(scheme, dtype)) return false;
     return k % (bytes ? ByteKind<V, T>::kStepK : kPackedColumns) == 0 &&

@@ -91,9 +91,10 @@ class SomeRows {
     std::size_t row;  ///< the next one; block_.rows: none is left
   };
 
-  explicit SomeRows(const LinearBlock& block)
+  SomeRows(const LinearBlock& block, bool one_tile)
       : block_(block),
         gated_(block.up != nullptr),
+        in_runs_(one_tile),  // with two A tiles and more it is 2 to 3 % slower
         steps_(Tiles::steps(block.k)),
         turns_(kHalves ? (steps_ + 1) / 2 : steps_),
         turn_rows_((block.rows + turns_ - 1) / turns_),
@@ -108,7 +109,7 @@ class SomeRows {
   /// With M A tiles of a step.
   template <int M>
   static void run_as(const LinearBlock& block) {
-    SomeRows<V, T, W, W::kExactSums && M != 1>(block).template run_tiles<M>();
+    SomeRows<V, T, W, W::kExactSums && M != 1>(block, M == 1).template run_tiles<M>();
   }
 
   /// Turns in which all places have whole steps.
@@ -121,7 +122,6 @@ class SomeRows {
   template <int M>
   void run_tiles() {
     configure();
-    in_runs_ = M == 1;  // with two and more it is 2 to 3 % slower
     bringing_ = four_at(block_.panel_begin);
     then_ = behind(bringing_);
     waiting_ = {.four = bringing_, .sums = nullptr, .row = block_.rows};
@@ -329,19 +329,26 @@ class SomeRows {
     store_sums(sums);
   }
 
-  /// The same of two A tiles, [A tiles][panels][16][64 bytes].
-  void sum_two_tiles(std::byte* sums) {
-    std::size_t step = 0;
-    for (; step + 2 <= steps_; step += 2)
-      sum_steps<2>(step, sums);
-    if (step < steps_) sum_steps<1>(step, sums);
+  /// fn.operator()<Count>(first) for cuts of two of `count`, and of the one that may be left.
+  template <class Fn>
+  inline __attribute__((always_inline)) void for_cuts(std::size_t count, Fn fn) {
+    std::size_t first = 0;
+    for (; first + 2 <= count; first += 2) {
+      fn.template operator()<2>(first);
+      used_ = (used_ + 2) % kRoomSteps;
+    }
+    if (first == count) return;
+    fn.template operator()<1>(first);
+    used_ = (used_ + 1) % kRoomSteps;
   }
 
-  template <int Steps>
-  inline __attribute__((always_inline)) void sum_steps(std::size_t step, std::byte* sums) {
-    sum_tile<Steps, 0>(step, sums);
-    sum_tile<Steps, 1>(step, sums + kSumsStep);
-    used_ = (used_ + Steps) % kRoomSteps;
+  /// The same of two A tiles, [A tiles][panels][16][64 bytes].
+  void sum_two_tiles(std::byte* sums) {
+    for_cuts(
+        steps_, [&]<int Steps>(std::size_t step) __attribute__((always_inline)) {
+          sum_tile<Steps, 0>(step, sums);
+          sum_tile<Steps, 1>(step, sums + kSumsStep);
+        });
   }
 
   /// Of a cut of so many steps, an A tile.
@@ -384,35 +391,20 @@ class SomeRows {
 
   /// The same with four A tiles, of which two and two take turns.
   void sum_halves_in_turn(std::byte* sums) {
-    begin_sums(true, sums);
-    std::size_t turn = 0;
-    for (; turn + 2 <= turns_; turn += 2)
-      sum_turns<2>(turn, sums);
-    if (turn < turns_) sum_turns<1>(turn, sums);
+    for_cuts(
+        turns_, [&]<int Turns>(std::size_t turn) __attribute__((always_inline)) {
+          sum_pair<Turns, 0>(turn, sums);
+          sum_pair<Turns, 1>(turn, sums + 2 * kSumsStep);
+        });
   }
 
-  /// A cut of so many turns. C tiles are those of the first pair, before and, if more follow,
-  /// after.
-  template <int Turns>
-  inline __attribute__((always_inline)) void sum_turns(std::size_t turn, std::byte* sums) {
-    std::byte* second = sums + 2 * kSumsStep;
-    multiply_turn<Turns, 0, 0>(turn);
-    if constexpr (Turns == 2) multiply_turn<Turns, 0, 1>(turn + 1);
-    for_c<V, 2, 2>([&]<int C>() __attribute__((always_inline)) {
-      tiles_.template store<C>(sums + C * kTileBytes, kTileRowBytes);
-      if (turn == 0) {
-        tiles_.template zero<C>();
-      } else {
-        tiles_.template load<C>(second + C * kTileBytes, kTileRowBytes);
-      }
-    });
-    multiply_turn<Turns, 1, 0>(turn);
-    if constexpr (Turns == 2) multiply_turn<Turns, 1, 1>(turn + 1);
-    for_c<V, 2, 2>([&]<int C>() __attribute__((always_inline)) {
-      tiles_.template store<C>(second + C * kTileBytes, kTileRowBytes);
-      tiles_.template load<C>(sums + C * kTileBytes, kTileRowBytes);
-    });
-    used_ = (used_ + Turns) % kRoomSteps;
+  /// Of a cut of so many turns, two A tiles.
+  template <int Turns, int Pair>
+  inline __attribute__((always_inline)) void sum_pair(std::size_t turn, std::byte* sums) {
+    begin_sums(turn == 0, sums);
+    multiply_turn<Turns, Pair, 0>(turn);
+    if constexpr (Turns == 2) multiply_turn<Turns, Pair, 1>(turn + 1);
+    store_sums(sums);
   }
 
   /// Turn I of the cut. Each pair brings half of the cut's worth of lines.
@@ -531,7 +523,7 @@ class SomeRows {
 
   const LinearBlock& block_;
   bool gated_;
-  bool in_runs_ = false;
+  bool in_runs_;
   std::size_t steps_;
   std::size_t turns_;        ///< in each of which every place has a step
   std::size_t turn_rows_;    ///< outputs to make beside a turn

@@ -47,8 +47,9 @@ struct PanelAsks {
 
   /// Panels that follow each other in memory in each of the places that are read side by side, of
   /// `most`. Memory is slow along the first 4 to 8 KiB of a run, and fastest along runs of some 32
-  /// KiB that lie near each other (docs/kernels.md).
+  /// KiB that lie near each other (docs/kernels.md); where it has an order of its own, that counts.
   static std::size_t run_length(const LinearBlock& block, std::size_t most) {
+    if (block.read_order != ReadOrder::kSideBySide) return 1;
     constexpr std::size_t kRunBytes = 32 * 1024;
     const std::size_t wanted = (kRunBytes + block.panel_bytes / 2) / block.panel_bytes;
     return wanted < 1 ? 1 : wanted < most ? wanted : most;
