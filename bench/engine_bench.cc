@@ -18,7 +18,8 @@
 // decode, in the engine before its first op and after its last one, and between ops, less what
 // reading the clock takes.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
-//                [--kv-cache-dtype NAME] [--context N]... [--streams N]... [--row ROW]...
+//                [--kv-cache-dtype NAME] [--page-size N] [--context N]... [--streams N]... [--row
+//                ROW]...
 //                [--budget SECONDS] [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
@@ -214,10 +215,10 @@ class Bench {
 
   Status make_engine(std::int64_t tokens) {
     engine_.reset();
-    executor_ = std::make_unique<TimedExecutor>(model_.get(), 16, &backend_);
+    executor_ = std::make_unique<TimedExecutor>(model_.get(), flags_.page_size, &backend_);
     engine::EngineOptions options;
     options.max_total_tokens = tokens;
-    options.page_size = 16;
+    options.page_size = flags_.page_size;
     options.chunked_prefill_size = 2048;
     // The second run of a prompt must not be served from the cache.
     options.disable_radix_cache = true;
@@ -495,7 +496,8 @@ int main(int argc, char** argv) {
   if (!tandem::bench::parse(argc, argv, flags)) {
     fmt::print(stderr,
                "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
-               "[--quantization NAME]... [--kv-cache-dtype NAME] [--context N]... [--streams N]... "
+               "[--quantization NAME]... [--kv-cache-dtype NAME] [--page-size N] [--context N]... "
+               "[--streams N]... "
                "[--row ROW]... [--budget SECONDS] [--share-pages]\n");
     return 2;
   }

@@ -34,6 +34,7 @@ struct Flags {
   std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
   kernels::Family family = kernels::Family::kAuto;
   std::optional<kernels::DType> kv_dtype;  ///< unset: that of the weights
+  std::int32_t page_size = 16;
   std::vector<model::Quantization> quantizations;
   std::vector<std::int32_t> contexts;
   std::vector<std::int32_t> streams;
@@ -86,6 +87,8 @@ inline bool parse_flag(std::string_view name, const char* value, Flags& flags) {
   if (number <= 0) return false;
   if (name == "--threads") {
     flags.threads = static_cast<std::size_t>(number);
+  } else if (name == "--page-size") {
+    flags.page_size = static_cast<std::int32_t>(number);
   } else if (name == "--context") {
     flags.contexts.push_back(static_cast<std::int32_t>(number));
   } else if (name == "--streams") {

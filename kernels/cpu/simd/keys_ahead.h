@@ -83,8 +83,8 @@ class KeysAhead {
 
  private:
   static constexpr std::size_t kLine = 64;
-  /// Of runs that take turns: with two of them in 4 KiB all are slower (docs/kernels.md).
-  static constexpr std::size_t kStreamBytes = 4096;
+  /// Of runs that take turns: memory is slow where one begins (docs/kernels.md).
+  static constexpr std::size_t kStreamBytes = 8192;
   /// All of those that take turns are asked for before the first one is read.
   static constexpr std::size_t kStreamBytesMost = 4 * kStreamBytes;
 
