@@ -196,19 +196,24 @@ class TokenAttention {
   /// for positions that nobody sees. `copy_index`: of the four there may be.
   KeyTile key_tile(std::size_t position, std::size_t head, std::size_t copy_index) {
     const std::size_t offset = head * tile_.kv_head_stride;
-    const bool whole = position >= block_.begin && position + kTileHeight <= block_.end &&
-                       (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
-    if (whole && tile_.head_dim % 32 == 0 && !bytes_)
+    const bool all = position >= block_.begin && position + kTileHeight <= block_.end;
+    const bool in_page =
+        (rows_.base() + position) % tile_.page_size + kTileHeight <= tile_.page_size;
+    if (all && in_page && tile_.head_dim % 32 == 0 && !bytes_)
       return {keys_.row[position] + offset, tile_.row_bytes};
     const std::size_t line = steps_ * kTileRowBytes;
     std::byte* const copy = copy_ + copy_index * steps_ * kTileBytes;
+    if (all && tile_.head_dim % 64 == 0 && bytes_) {
+      widen_keys(position, offset, copy);
+      return {copy, line};
+    }
     for (std::size_t i = 0; i < kTileHeight; ++i) {
       const std::size_t j = position + i;
       std::byte* to = copy + i * line;
       const bool seen = j >= block_.begin && j < block_.end;
       if (seen && bytes_) {
         ByteRows<V>::widen(keys_.row[j] + offset, tile_.dtype, tile_.head_dim, to);
-        if (dealt<kTileHeight>(steps_ / 2, i) > 0) ahead_.template ask<8>();
+        ask_beside_widening<kTileHeight>(i);
         continue;
       }
       const std::size_t bytes = seen ? tile_.head_dim * 2 : 0;
@@ -216,6 +221,26 @@ class TokenAttention {
       __builtin_memset(to + bytes, 0, line - bytes);
     }
     return {copy, line};
+  }
+
+  /// 16 keys of 8 bit and whole 64 dimensions.
+  void widen_keys(std::size_t position, std::size_t offset, std::byte* to) {
+    constexpr std::size_t kRows = 4;
+    for (std::size_t i = 0; i < kTileHeight; i += kRows) {
+      ByteRows<V>::template widen_rows<kRows>(&keys_.row[position + i],
+                                              offset,
+                                              tile_.dtype,
+                                              tile_.head_dim,
+                                              to + i * steps_ * kTileRowBytes);
+      ask_beside_widening<kTileHeight / kRows>(i / kRows);
+    }
+  }
+
+  /// In one of so many turns, some of what ask_beside_keys() leaves.
+  template <std::size_t kTurns>
+  void ask_beside_widening(std::size_t turn) {
+    for (std::size_t i = dealt<kTurns>(steps_ / 2, turn); i > 0; --i)
+      ahead_.template ask<8>();
   }
 
   /// Of `all` what is the `turn`-th's of so many turns.
