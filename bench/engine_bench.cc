@@ -274,7 +274,7 @@ class Bench {
   }
 
   Status prefill(std::int32_t context) {
-    TANDEM_TRY(make_engine(context + 256));
+    TANDEM_TRY(make_engine(context + 256 + flags_.page_size));
     Step best;
     double spent = 0;
     // The first run touches pages and scratch and does not count.
@@ -302,8 +302,8 @@ class Bench {
   Status decode(std::int32_t context, std::int32_t streams) {
     Step best;
     double spent = 0;
-    TANDEM_TRY(
-        make_engine(static_cast<std::int64_t>(streams) * (context + output_tokens(streams) + 16)));
+    TANDEM_TRY(make_engine(static_cast<std::int64_t>(streams) *
+                           (context + output_tokens(streams) + flags_.page_size)));
     // An odd number, so that one is in the middle.
     while (runs_.size() < kRuns || runs_.size() % 2 == 0 || spent < flags_.budget_s) {
       const double start = now_s();
