@@ -174,6 +174,16 @@ TEST(Wire, FinishKindsKeepTheirMeaning) {
   }
 }
 
+WorkerInfo some_worker() {
+  WorkerInfo info;
+  info.incarnation = 1;
+  info.model.vocab_size = 3;
+  info.model.eos_token_ids = {2};
+  info.model.context_length = 1;
+  info.page_size = 1;
+  return info;
+}
+
 TEST(Wire, SubmissionAndWorkerInfo) {
   Submission sent;
   sent.request.id = core::RequestId{3};
@@ -199,11 +209,9 @@ TEST(Wire, SubmissionAndWorkerInfo) {
   EXPECT_EQ(got->disaggregation->peer_grpc_address, "p:1");
   EXPECT_EQ(got->disaggregation->peer_incarnation, 6U);
 
-  WorkerInfo info;
-  info.incarnation = 1;
+  WorkerInfo info = some_worker();
   info.role = Role::kDecode;
   info.model.architectures = {"LlamaForCausalLM"};
-  info.model.eos_token_ids = {2};
   info.model.default_sampling.top_k = 20;
   info.dp_size = 4;
   v1::WorkerInfo info_message;
@@ -215,6 +223,57 @@ TEST(Wire, SubmissionAndWorkerInfo) {
   EXPECT_EQ(info_got->model.eos_token_ids, info.model.eos_token_ids);
   EXPECT_EQ(info_got->model.default_sampling.top_k, 20);
   EXPECT_EQ(info_got->dp_size, 4);
+}
+
+struct BadWorkerRow {
+  const char* name;
+  void (*damage)(v1::WorkerInfo& message);
+  const char* expected;
+};
+
+constexpr BadWorkerRow kBadWorkers[] = {
+    {"no incarnation",
+     [](v1::WorkerInfo& m) { m.set_incarnation(0); },
+     "worker_info.incarnation: found 0, expected a random number"},
+    {"another protocol",
+     [](v1::WorkerInfo& m) { m.set_protocol_version(99); },
+     "worker_info.protocol_version: found 99, expected "},
+    {"no role", [](v1::WorkerInfo& m) { m.clear_role(); }, "worker_info.role: found 0, expected "},
+    {"no vocabulary",
+     [](v1::WorkerInfo& m) { m.mutable_model()->set_vocab_size(0); },
+     "worker_info.model.vocab_size: found 0, expected 1..2147483647"},
+    {"no context",
+     [](v1::WorkerInfo& m) { m.mutable_model()->set_context_length(-5); },
+     "worker_info.model.context_length: found -5, expected 1..2147483647"},
+    {"less than no tokens",
+     [](v1::WorkerInfo& m) { m.mutable_model()->set_max_request_tokens(-1); },
+     "worker_info.model.max_request_tokens: found -1, expected 0..2147483647"},
+    {"an end that is no token",
+     [](v1::WorkerInfo& m) { m.mutable_model()->add_eos_token_ids(3); },
+     "worker_info.model.eos_token_ids: found 3, expected 0..2"},
+    {"pages of nothing",
+     [](v1::WorkerInfo& m) { m.set_page_size(0); },
+     "worker_info.page_size: found 0, expected 1..2147483647"},
+    {"no replica",
+     [](v1::WorkerInfo& m) { m.set_dp_size(0); },
+     "worker_info.dp_size: found 0, expected 1..2147483647"},
+    {"a replica too many",
+     [](v1::WorkerInfo& m) { m.set_dp_rank(1); },
+     "worker_info.dp_rank: found 1, expected 0..0"},
+};
+
+TEST(Wire, BadWorkersAreRefusedByTheirField) {
+  v1::WorkerInfo whole;
+  write_worker_info(some_worker(), &whole);
+  ASSERT_TRUE(read_worker_info(whole).ok());
+  for (const BadWorkerRow& row : kBadWorkers) {
+    SCOPED_TRACE(row.name);
+    v1::WorkerInfo message = whole;
+    row.damage(message);
+    const auto got = read_worker_info(message);
+    ASSERT_FALSE(got.ok());
+    EXPECT_TRUE(got.status().message().starts_with(row.expected)) << got.status().message();
+  }
 }
 
 struct BadRow {

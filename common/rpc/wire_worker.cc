@@ -2,11 +2,15 @@
 #include "common/rpc/internal/packed.h"
 #include "common/rpc/wire.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 namespace tandem::rpc {
 
 namespace {
+
+constexpr std::int32_t kNumberMax = std::numeric_limits<std::int32_t>::max();
 
 Result<Role> read_role(v1::Role role, const char* field) {
   switch (role) {
@@ -20,6 +24,12 @@ Result<Role> read_role(v1::Role role, const char* field) {
       return invalid_argument(std::string(field) + ": found " + std::to_string(role) +
                               ", expected 1 (unified), 2 (prefill) or 3 (decode)");
   }
+}
+
+Status check_number(const char* field, std::int64_t found, std::int64_t least, std::int64_t most) {
+  if (found >= least && found <= most) return {};
+  return invalid_argument(std::string(field) + ": found " + std::to_string(found) + ", expected " +
+                          std::to_string(least) + ".." + std::to_string(most));
 }
 
 Result<Disaggregation> read_disaggregation(const v1::Disaggregation& message) {
@@ -122,6 +132,18 @@ void write_served_model(const core::ServedModel& model, v1::ServedModel* out) {
   out->set_vocabulary_digest(model.vocabulary_digest);
 }
 
+/// What every request of the fleet is held to.
+Status check_limits(const v1::ServedModel& message) {
+  TANDEM_TRY(check_number("worker_info.model.vocab_size", message.vocab_size(), 1, kNumberMax));
+  TANDEM_TRY(
+      check_number("worker_info.model.context_length", message.context_length(), 1, kNumberMax));
+  TANDEM_TRY(check_number(
+      "worker_info.model.max_request_tokens", message.max_request_tokens(), 0, kNumberMax));
+  for (const std::int32_t id : message.eos_token_ids())
+    TANDEM_TRY(check_number("worker_info.model.eos_token_ids", id, 0, message.vocab_size() - 1));
+  return {};
+}
+
 core::ServedModel read_served_model(const v1::ServedModel& message) {
   core::ServedModel model;
   model.model_path = message.model_path();
@@ -171,6 +193,10 @@ Result<WorkerInfo> read_worker_info(const v1::WorkerInfo& message) {
   }
   WorkerInfo info;
   TANDEM_TRY(info.role, read_role(message.role(), "worker_info.role"));
+  TANDEM_TRY(check_limits(message.model()));
+  TANDEM_TRY(check_number("worker_info.page_size", message.page_size(), 1, kNumberMax));
+  TANDEM_TRY(check_number("worker_info.dp_size", message.dp_size(), 1, kNumberMax));
+  TANDEM_TRY(check_number("worker_info.dp_rank", message.dp_rank(), 0, message.dp_size() - 1));
   info.incarnation = message.incarnation();
   info.model_digest = message.model_digest();
   info.model = read_served_model(message.model());

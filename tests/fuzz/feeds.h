@@ -43,7 +43,7 @@ void feed_words(Bytes bytes);
 /// A text that the demo model's tokenizer encodes and decodes, whole, remembered and in a stream.
 void feed_text(Bytes bytes);
 
-/// A tokenizer.json.
+/// A tokenizer.json and, behind a NUL, a tokenizer_config.json.
 void feed_tokenizer(Bytes bytes);
 
 /// A chat template, rendered for a short conversation with tools.
@@ -51,6 +51,9 @@ void feed_template(Bytes bytes);
 
 /// A safetensors file.
 void feed_safetensors(Bytes bytes);
+
+/// A model.safetensors.index.json, of a folder with two shards. Writes below TMPDIR as feed_yaml.
+void feed_index(Bytes bytes);
 
 /// A worker's HTTP response, to a router that asks. The first bytes say in which pieces it arrives;
 /// one of them, whether HEAD was asked.

@@ -7,6 +7,7 @@
 #include "common/token/word_scanner.h"
 #include "tests/fuzz/feeds.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -99,9 +100,14 @@ void feed_text(Bytes bytes) {
 }
 
 void feed_tokenizer(Bytes bytes) {
-  const auto made = Tokenizer::from_json(text_of(bytes));
+  const std::string files = text_of(bytes);
+  const std::size_t end = std::min(files.find('\0'), files.size());
+  const std::string_view config = std::string_view(files).substr(std::min(end + 1, files.size()));
+  const auto made = Tokenizer::from_json(std::string_view(files).substr(0, end), config);
   if (!made.ok()) return;
   const Tokenizer& tokenizer = **made;
+  for (const auto& id : {tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()})
+    must(!id || tokenizer.has_token(*id), "roles are those of tokens");
   for (const std::string_view text : {"", "Hello, w\xC3\xB6rld 42\n\n  <s>", "\xFF\xE4\xB8"}) {
     const std::vector<std::int32_t> ids = tokenizer.encode(text, true);
     const std::string decoded = tokenizer.decode(ids, false);

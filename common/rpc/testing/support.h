@@ -73,6 +73,7 @@ class FakeWorker final : public SessionHandler {
     info.incarnation = 77;
     info.role = Role::kPrefill;
     info.model.vocab_size = 512;
+    info.model.context_length = 1024;
     info.page_size = 16;
     info.dtype = "f32";
     info.arguments_json = R"({"page_size":16})";
