@@ -18,9 +18,8 @@
 // decode, in the engine before its first op and after its last one, and between ops, less what
 // reading the clock takes.
 //   engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] [--quantization NAME]...
-//                [--kv-cache-dtype NAME] [--page-size N] [--context N]... [--streams N]... [--row
-//                ROW]...
-//                [--budget SECONDS] [--share-pages]
+//                [--kv-cache-dtype NAME] [--page-size N] [--context N]... [--streams N]...
+//                [--row ROW]... [--budget SECONDS] [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
 // or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3: their

@@ -41,10 +41,7 @@ Result<Disaggregation> read_disaggregation(const v1::Disaggregation& message) {
     return invalid_argument("disaggregation.room: found " + std::to_string(message.room()) +
                             ", expected 1..2^63-1");
   }
-  if (message.bootstrap_port() > 65535) {
-    return invalid_argument("disaggregation.bootstrap_port: found " +
-                            std::to_string(message.bootstrap_port()) + ", expected 0..65535");
-  }
+  TANDEM_TRY(check_number("disaggregation.bootstrap_port", message.bootstrap_port(), 0, 65535));
   Disaggregation split;
   split.role = role;
   split.room = message.room();
