@@ -22,9 +22,9 @@
 //                [--row ROW]... [--budget SECONDS] [--share-pages]
 // --dummy makes random weights from config.json alone (bench/models holds some). Rows of another
 // model than the shipped one begin with its folder's name. --quantization none, int8wo, int4wo-128
-// or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3: their
-// rows say so. --share-pages: the pool is as a prefill worker has it, memory that other processes
-// can map.
+// or w8a8_int8; several give one set of rows each. --kv-cache-dtype fp8_e5m2 or fp8_e4m3, or a
+// --page-size other than 16: their rows say so. --share-pages: the pool is as a prefill worker has
+// it, memory that other processes can map.
 #include "common/engine/engine.h"
 
 #include "bench/bounds.h"
@@ -203,12 +203,13 @@ class Bench {
     return std::filesystem::path(flags_.folder + "/").parent_path().filename().string() + " ";
   }
 
-  /// With the type of keys and values where it was asked for.
+  /// With the type of keys and values, and the size of pages, where they were asked for.
   [[nodiscard]] std::string weights_name() const {
     std::string name(quantization_ == model::Quantization::kNone
                          ? kernels::dtype_name(model_->dtype())
                          : model::quantization_name(quantization_));
     if (flags_.kv_dtype) name += fmt::format(" kv {}", kernels::dtype_name(*flags_.kv_dtype));
+    if (flags_.page_size != kPageSize) name += fmt::format(" pages of {}", flags_.page_size);
     return name;
   }
 
@@ -496,8 +497,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr,
                "usage: engine_bench [--model DIR] [--dummy] [--threads N] [--family NAME] "
                "[--quantization NAME]... [--kv-cache-dtype NAME] [--page-size N] [--context N]... "
-               "[--streams N]... "
-               "[--row ROW]... [--budget SECONDS] [--share-pages]\n");
+               "[--streams N]... [--row ROW]... [--budget SECONDS] [--share-pages]\n");
     return 2;
   }
   return tandem::bench::run(flags);

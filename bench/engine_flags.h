@@ -21,6 +21,8 @@ inline constexpr model::Quantization kQuantizations[] = {model::Quantization::kN
                                                          model::Quantization::kInt4WeightOnly128,
                                                          model::Quantization::kW8A8Int8};
 
+inline constexpr std::int32_t kPageSize = 16;
+
 /// One load: prefill of a prompt when `streams` is 0, else decode of that many streams.
 struct Load {
   std::int32_t context = 0;
@@ -34,7 +36,7 @@ struct Flags {
   std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
   kernels::Family family = kernels::Family::kAuto;
   std::optional<kernels::DType> kv_dtype;  ///< unset: that of the weights
-  std::int32_t page_size = 16;
+  std::int32_t page_size = kPageSize;
   std::vector<model::Quantization> quantizations;
   std::vector<std::int32_t> contexts;
   std::vector<std::int32_t> streams;
@@ -84,7 +86,7 @@ inline bool parse_flag(std::string_view name, const char* value, Flags& flags) {
   if (name == "--kv-cache-dtype") return parse_kv_dtype(value, flags);
   if (name == "--row") return parse_row(value, flags);
   const double number = std::strtod(value, nullptr);
-  if (number <= 0) return false;
+  if (number <= 0 || (number < 1 && name != "--budget")) return false;
   if (name == "--threads") {
     flags.threads = static_cast<std::size_t>(number);
   } else if (name == "--page-size") {

@@ -142,7 +142,8 @@ void each_line_once(const KeyShape& shape) {
   const bool fits = std::has_single_bit(shape.page_size) && shape.window == 0;
   EXPECT_LE(tokens.late, fits ? 0U : tokens.read / 50);
   EXPECT_GT(tokens.asked_of_next, 0U);
-  EXPECT_LE(tokens.most_lead, 2 * tokens.lead + 384);
+  // There runs end elsewhere than steps do, too.
+  EXPECT_LE(tokens.most_lead, 2 * tokens.lead + (fits ? 128 : 384));
 }
 
 TEST(KeysAhead, EachLineOfBothTokensOnceAndBeforeItIsRead) {

@@ -2,13 +2,11 @@
 #include "common/args/field.h"
 #include "common/args/yaml_tree.h"
 #include "tests/fuzz/feeds.h"
+#include "tests/fuzz/own_folder.h"
 
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -103,31 +101,6 @@ void check_outcome(Program program, const ParseOutcome& outcome) {
   check_forwarding(outcome.args);
 }
 
-/// One file name for the whole process, gone when it ends.
-class ConfigFile {
- public:
-  ConfigFile()
-      : path_((std::filesystem::temp_directory_path() /
-               ("tandem-fuzz-" + std::to_string(getpid()) + ".yaml"))
-                  .string()) {}
-
-  ConfigFile(const ConfigFile&) = delete;
-  ConfigFile& operator=(const ConfigFile&) = delete;
-
-  ~ConfigFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-
-  const std::string& write(const std::string& text) const {
-    std::ofstream(path_, std::ios::binary | std::ios::trunc) << text;
-    return path_;
-  }
-
- private:
-  std::string path_;
-};
-
 }  // namespace
 
 void feed_argv(Bytes bytes) {
@@ -153,14 +126,14 @@ void feed_argv(Bytes bytes) {
 
 void feed_yaml(Bytes bytes) {
   if (bytes.empty()) return;
-  static const ConfigFile kFile;
+  static const OwnFolder kFolder("config");
   const Program program = program_of(bytes[0]);
   const std::string text = text_of(bytes.subspan(1));
   const args::YamlDocument document = args::parse_yaml(text);
   must(document.whole || !document.complaints.empty(), "reading stops for a reason");
   if (args::is_utf8(text) && text.find('\0') == std::string::npos)
     must(nlohmann::json::accept(args::yaml_to_json(document.root)), "a tree is JSON");
-  std::vector<std::string> words = {"--config", kFile.write(text)};
+  std::vector<std::string> words = {"--config", kFolder.write("c.yaml", text)};
   if (program != Program::kBootstrap && (bytes[0] & 4U) != 0)
     words.insert(words.end(), {"--model-path", "/m"});
   check_outcome(program, parse_words(program, words));
